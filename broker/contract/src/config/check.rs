@@ -1,0 +1,215 @@
+//! Rules that one key alone cannot say.
+
+use super::{Config, Coordination};
+use std::net::SocketAddr;
+
+/// What is wrong with a config that parsed. Each message names the key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// A number is outside its bounds.
+    #[error("{key} is {value}, allowed is {allowed}")]
+    OutOfRange {
+        /// The key as written in the file.
+        key: &'static str,
+        /// What was given.
+        value: u64,
+        /// What is allowed, in words.
+        allowed: &'static str,
+    },
+    /// A key that another key asks for is missing.
+    #[error("{key} is missing: {reason}")]
+    Missing {
+        /// The key as written in the file.
+        key: &'static str,
+        /// Why it is needed.
+        reason: &'static str,
+    },
+    /// Two keys that exclude each other.
+    #[error("{key}: {reason}")]
+    Conflict {
+        /// The key as written in the file.
+        key: &'static str,
+        /// Why it cannot stand.
+        reason: &'static str,
+    },
+    /// An address that is not `host:port`.
+    #[error("{key} is '{value}', expected host:port with an IP address")]
+    Address {
+        /// The key as written in the file.
+        key: &'static str,
+        /// What was given.
+        value: String,
+    },
+    /// A listener beyond loopback without a decision about access.
+    #[error("listener '{name}' on {address} is open to anybody: configure auth, or allow it with auth.anonymous (--allow-anonymous)")]
+    OpenListener {
+        /// The listener's name.
+        name: String,
+        /// Where it would listen.
+        address: String,
+    },
+}
+
+impl Config {
+    /// Checks what parsing cannot: bounds, keys that need each other, and that nothing is open by accident.
+    ///
+    /// # Errors
+    ///
+    /// The first [`ConfigError`] found; the broker must not start with such a config.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let (partitions, groups) = self.partitioning();
+        range("partitions", u64::from(partitions), 1, 64, "1 to 64")?;
+        range("partitionGroups", u64::from(groups), 1, u64::from(partitions), "1 to the number of partitions")?;
+        range("limits.maximumPacketBytes", u64::from(self.limits.maximum_packet_bytes), 128, 268_435_455, "128 to 268435455")?;
+        range("limits.receiveMaximum", u64::from(self.limits.receive_maximum), 1, 65_535, "1 to 65535")?;
+        range("limits.inFlight", u64::from(self.limits.in_flight), 1, 65_535, "1 to 65535")?;
+        range("limits.mailboxMessages", u64::from(self.limits.mailbox_messages), 1, u64::from(u32::MAX), "at least 1")?;
+        range("limits.connections", u64::from(self.limits.connections), 1, u64::from(u32::MAX), "at least 1")?;
+        if let Some(threads) = self.threads {
+            range("threads", u64::from(threads), 1, 1_024, "1 to 1024")?;
+        }
+        self.check_kafka()?;
+        self.check_membership()?;
+        self.check_listeners()
+    }
+
+    /// Partitions and partition groups of whichever log is configured.
+    #[must_use]
+    pub fn partitioning(&self) -> (u16, u16) {
+        match &self.kafka {
+            Some(kafka) => (kafka.partitions, kafka.partition_groups),
+            None => (self.embedded.partitions, self.embedded.partition_groups),
+        }
+    }
+
+    fn check_kafka(&self) -> Result<(), ConfigError> {
+        let Some(kafka) = &self.kafka else { return Ok(()) };
+        if kafka.bootstrap_servers.trim().is_empty() {
+            return Err(ConfigError::Missing { key: "kafka.bootstrapServers", reason: "the brokers of Kafka" });
+        }
+        if kafka.replication_factor < 1 || kafka.min_in_sync_replicas < 1 {
+            return Err(ConfigError::Conflict {
+                key: "kafka.replicationFactor",
+                reason: "replicationFactor and minInSyncReplicas are at least 1",
+            });
+        }
+        if kafka.min_in_sync_replicas > kafka.replication_factor {
+            return Err(ConfigError::Conflict {
+                key: "kafka.minInSyncReplicas",
+                reason: "it must not exceed replicationFactor, or nothing could be written",
+            });
+        }
+        Ok(())
+    }
+
+    fn check_membership(&self) -> Result<(), ConfigError> {
+        if self.coordination == Coordination::Kubernetes {
+            if self.kafka.is_none() {
+                return Err(ConfigError::Missing { key: "kafka", reason: "coordination: kubernetes shares one log" });
+            }
+            if self.peers.is_none() {
+                return Err(ConfigError::Missing { key: "peers", reason: "coordination: kubernetes links the brokers" });
+            }
+        }
+        let membership = &self.membership;
+        if let (Some(renew), Some(stop), Some(duration)) =
+            (membership.renew_interval_secs, membership.stop_after_secs, membership.lease_duration_secs)
+        {
+            if renew == 0 || stop <= 2 * renew || duration < stop + 3 {
+                return Err(ConfigError::Conflict {
+                    key: "membership",
+                    reason: "stopAfterSecs must exceed twice renewIntervalSecs, leaseDurationSecs must exceed stopAfterSecs by 3",
+                });
+            }
+        } else if membership.renew_interval_secs.is_some()
+            || membership.stop_after_secs.is_some()
+            || membership.lease_duration_secs.is_some()
+        {
+            return Err(ConfigError::Missing {
+                key: "membership",
+                reason: "renewIntervalSecs, stopAfterSecs and leaseDurationSecs come together",
+            });
+        }
+        Ok(())
+    }
+
+    fn check_listeners(&self) -> Result<(), ConfigError> {
+        if self.listeners.0.is_empty() {
+            return Err(ConfigError::Missing { key: "listeners", reason: "clients could not connect" });
+        }
+        parse_address("admin.address", &self.admin.address)?;
+        for (index, listener) in self.listeners.0.iter().enumerate() {
+            if self.listeners.0[..index].iter().any(|earlier| earlier.name == listener.name) {
+                return Err(ConfigError::Conflict { key: "listeners", reason: "two listeners have the same name" });
+            }
+            let address = parse_address("listeners.address", &listener.address)?;
+            if !address.ip().is_loopback() && !self.auth.anonymous {
+                return Err(ConfigError::OpenListener {
+                    name: listener.name.clone(),
+                    address: listener.address.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn range(key: &'static str, value: u64, low: u64, high: u64, allowed: &'static str) -> Result<(), ConfigError> {
+    if (low..=high).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { key, value, allowed }) }
+}
+
+fn parse_address(key: &'static str, value: &str) -> Result<SocketAddr, ConfigError> {
+    value.parse().map_err(|_| ConfigError::Address { key, value: value.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Listener, Listeners, Protocol};
+
+    fn parse(yaml: &str) -> Result<Config, String> {
+        serde_saphyr::from_str(yaml).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_empty_file_is_the_standalone_broker() {
+        let config = parse("{}").unwrap();
+
+        config.check().unwrap();
+        assert_eq!(config.listeners.0[0].address, "127.0.0.1:1883");
+        assert_eq!(config.admin.address, "127.0.0.1:8080");
+        assert_eq!(config.partitioning(), (32, 16));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_by_name_and_place() {
+        let error = parse("limits:\n  maximumPacketByte: 12\n").unwrap_err();
+
+        assert!(error.contains("maximumPacketByte"), "{error}");
+        assert!(error.contains('2'), "names the line: {error}");
+    }
+
+    #[test]
+    fn a_listener_beyond_loopback_needs_a_decision_about_access() {
+        let listener = Listener { name: "lan".into(), protocol: Protocol::Mqtt, address: "0.0.0.0:1883".into() };
+        let mut config = Config { listeners: Listeners(vec![listener]), ..Config::default() };
+
+        assert!(matches!(config.check(), Err(ConfigError::OpenListener { .. })));
+        config.auth.anonymous = true;
+        assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn leases_need_kafka_and_peers() {
+        let config = parse("coordination: kubernetes\n").unwrap();
+
+        assert!(matches!(config.check(), Err(ConfigError::Missing { key: "kafka", .. })));
+    }
+
+    #[test]
+    fn lease_timings_that_could_overlap_are_refused() {
+        let config = parse("membership: {renewIntervalSecs: 2, stopAfterSecs: 4, leaseDurationSecs: 9}\n").unwrap();
+
+        assert!(matches!(config.check(), Err(ConfigError::Conflict { key: "membership", .. })));
+    }
+}

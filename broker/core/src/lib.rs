@@ -1,0 +1,5 @@
+//! Every decision of the broker: no I/O, no clock, no randomness. Inputs come in as `handle_*(…, now)`, outputs are
+//! taken with `poll_*()`.
+
+pub mod member;
+pub mod partition;

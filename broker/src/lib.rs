@@ -1,0 +1,1 @@
+//! The broker, as a library for its binary and tests.

@@ -1,0 +1,1 @@
+//! The operator, as a library for its binary and tests.
