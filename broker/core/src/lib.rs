@@ -2,4 +2,6 @@
 //! taken with `poll_*()`.
 
 pub mod member;
+pub mod packet;
 pub mod partition;
+pub mod topic;
