@@ -1,1 +1,3 @@
 //! The broker, as a library for its binary and tests.
+
+pub mod log;
