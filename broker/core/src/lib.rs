@@ -1,6 +1,7 @@
 //! Every decision of the broker: no I/O, no clock, no randomness. Inputs come in as `handle_*(…, now)`, outputs are
 //! taken with `poll_*()`.
 
+pub mod attach;
 pub mod binary;
 pub mod cursor;
 pub mod member;
