@@ -50,7 +50,9 @@ pub struct Partitioning {
 
 /// The numbers do not make a partitioning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{partitions} partitions in {groups} groups: allowed are 1 to 64 partitions and 1 to that many groups")]
+#[error(
+    "{partitions} partitions in {groups} groups: allowed are 1 to 64 partitions and 1 to that many groups"
+)]
 pub struct PartitioningError {
     /// Partitions asked for.
     pub partitions: u16,
@@ -141,7 +143,8 @@ mod tests {
     #[test]
     fn every_partition_is_in_exactly_one_group() {
         let partitioning = Partitioning::new(33, 16).unwrap();
-        let mut seen: Vec<_> = partitioning.groups().flat_map(|group| partitioning.partitions_of(group)).collect();
+        let mut seen: Vec<_> =
+            partitioning.groups().flat_map(|group| partitioning.partitions_of(group)).collect();
         seen.sort();
 
         assert_eq!(seen, partitioning.partitions().collect::<Vec<_>>());
