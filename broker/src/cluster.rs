@@ -1,5 +1,7 @@
 //! Membership, ownership and the links between brokers, as the rest of the broker sees them.
 
+pub mod wire;
+
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use rustix::time::{ClockId, clock_gettime};
