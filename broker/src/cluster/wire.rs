@@ -293,7 +293,7 @@ mod tests {
             let frame = Frame {
                 sender_epoch: 7,
                 data_sequence: 0,
-                body: Some(Body::RouteAck(routes::RouteAck { sequence: 300, data_sequence: 5 })),
+                body: Some(Body::RouteAck(routes::RouteAck { sequence: 300, data_sequence: 5, wants_snapshot: false })),
             };
             let wire = frame.to_wire();
             let cut = cut.min(wire.len() - 1);

@@ -173,7 +173,7 @@ fn link_frames() -> Vec<(Body, &'static str)> {
         (Body::Ping(Ping { sent_at_nanos: 1, grant_asked_at_nanos: Some(2) }), PING),
         (Body::Pong(Pong { sent_at_nanos: 1, granted_asked_at_nanos: Some(2) }), PONG),
         (Body::Credit(Credit { lane: 2, processed_bytes: 300 }), CREDIT),
-        (Body::Break(Break { reason: "r".into() }), BREAK),
+        (Body::Break(Break { reason: "r".into(), gives_up_forwards: true }), BREAK),
         (Body::Consent(Consent { victim, resource_version: 9, duration_ms: Some(9_000) }), CONSENT),
     ]
 }
@@ -203,7 +203,7 @@ fn route_frames() -> Vec<(Body, &'static str)> {
     vec![
         (Body::RouteSnapshot(snapshot), SNAPSHOT),
         (Body::RouteDelta(delta), DELTA),
-        (Body::RouteAck(RouteAck { sequence: 4, data_sequence: 2 }), ROUTE_ACK),
+        (Body::RouteAck(RouteAck { sequence: 4, data_sequence: 2, wants_snapshot: true }), ROUTE_ACK),
     ]
 }
 
@@ -305,13 +305,13 @@ const HELLO: &str = "420804423e0a0174120e0a03622d3011080706050403020118042001280
 const PING: &str = "0808044a0408011002";
 const PONG: &str = "080804520408011002";
 const CREDIT: &str = "0908045a05080210ac02";
-const BREAK: &str = "07080462030a0172";
+const BREAK: &str = "09080462050a01721001";
 const CONSENT: &str = "1a08048a03150a0e0a03622d30110807060504030201100918a846";
 const SNAPSHOT: &str = "380804820133080312070a036c2f2b10021a0e080610031a03612f232201622801221209080706050403020111\
     100f0e0d0c0b0a0928013002";
 const DELTA: &str = "4f08048a014a080412070a036c2f2b10021a070a036c2f2b1002220c080610031a03612f23220162220e080610\
     031a03612f2322016230012a1209080706050403020111100f0e0d0c0b0a0930013802";
-const ROUTE_ACK: &str = "09080492010408041002";
+const ROUTE_ACK: &str = "0b0804920106080410021801";
 const ATTACH: &str = "4f0804c2014a080110031a440a0163120e0a03622d301108070605040302011805200128ac02300a3a01754223\
     0a017712017018012001280532150801103c1a01742201722a010132060a016b120176";
 const ATTACH_REPLY: &str =

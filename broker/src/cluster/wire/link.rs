@@ -140,12 +140,15 @@ pub struct Credit {
     pub processed_bytes: u64,
 }
 
-/// The sender gives the link up while the peer may still be well: the peer must expect lost forwards.
+/// The sender gives the link up while the peer may still be well.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Break {
     /// Why, for people.
     #[prost(string, tag = "1")]
     pub reason: String,
+    /// Whether forwards that the peer did not take count as delivered now.
+    #[prost(bool, tag = "2")]
+    pub gives_up_forwards: bool,
 }
 
 /// "May I expire this incarnation?" and "you may".

@@ -232,12 +232,15 @@ pub struct RouteDelta {
 /// The sender has the routes up to `sequence`.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct RouteAck {
-    /// Up to which change; 0 asks for a snapshot because the routes do not fit.
+    /// Up to which change.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Number of the last data frame sent before it: a gate counts the acknowledgement when that frame was processed.
     #[prost(uint64, tag = "2")]
     pub data_sequence: u64,
+    /// The routes do not fit their digest or sequence: nothing is acknowledged, send all of them again.
+    #[prost(bool, tag = "3")]
+    pub wants_snapshot: bool,
 }
 
 /// What a live route adds to the digest.
