@@ -53,7 +53,13 @@ impl Audit {
         let (stop_publishing, stop) = watch::channel(false);
         let mut publishers = JoinSet::new();
         for number in 0..load.publishers {
-            publishers.spawn(publish(endpoints.clone(), load.clone(), number, Arc::clone(&ledger), stop.clone()));
+            publishers.spawn(publish(
+                endpoints.clone(),
+                load.clone(),
+                number,
+                Arc::clone(&ledger),
+                stop.clone(),
+            ));
         }
         Ok(Self { ledger, stop_publishing, publishers, subscriber })
     }
@@ -116,7 +122,9 @@ async fn subscribe(
 ) -> Result<()> {
     let client_id = format!("audit-{load}-subscriber");
     for endpoint in endpoints.iter().cycle() {
-        let Ok(mut client) = Client::connect(endpoint, &client_id, client::Session::Persistent).await else { continue };
+        let Ok(mut client) = Client::connect(endpoint, &client_id, client::Session::Persistent).await else {
+            continue;
+        };
         if !*subscribed.borrow() {
             client.subscribe(&format!("audit/{load}/+")).await.context("first subscribe")?;
             subscribed.send_replace(true);
@@ -124,7 +132,8 @@ async fn subscribe(
         while let Ok(message) = client.next_message().await {
             let publisher = message.topic.rsplit('/').next().and_then(|level| level.parse().ok());
             let sequence = std::str::from_utf8(&message.payload).ok().and_then(|text| text.parse().ok());
-            let (publisher, sequence) = publisher.zip(sequence).context("a message the audit did not publish")?;
+            let (publisher, sequence) =
+                publisher.zip(sequence).context("a message the audit did not publish")?;
             ledger.lock().record_received(publisher, sequence);
         }
     }
@@ -147,7 +156,9 @@ async fn publish(
         if *stop.borrow() {
             return Ok(());
         }
-        let Ok(mut client) = Client::connect(endpoint, &client_id, client::Session::Clean).await else { continue };
+        let Ok(mut client) = Client::connect(endpoint, &client_id, client::Session::Clean).await else {
+            continue;
+        };
         while !*stop.borrow() {
             if client.publish(&topic, sequence.to_string().as_bytes()).await.is_err() {
                 break;

@@ -117,7 +117,11 @@ impl Broker {
     /// # Errors
     ///
     /// When it does not within [`READY_LIMIT`].
-    pub async fn wait_for_status(&self, what: &str, wanted: impl Fn(&BrokerStatus) -> bool) -> Result<BrokerStatus> {
+    pub async fn wait_for_status(
+        &self,
+        what: &str,
+        wanted: impl Fn(&BrokerStatus) -> bool,
+    ) -> Result<BrokerStatus> {
         until(what, READY_LIMIT, || async {
             let status = self.status().await?;
             Ok(wanted(&status).then_some(status))
@@ -143,7 +147,9 @@ impl Broker {
         let pid = self.child.id().context("the broker runs")?;
         let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).context("a process id")?;
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)?;
-        let status = tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await.context("SIGTERM ignored")??;
+        let status = tokio::time::timeout(Duration::from_secs(60), self.child.wait())
+            .await
+            .context("SIGTERM ignored")??;
         ensure!(status.success(), "broker ended with {status}:\n{}", log_tail(&self.log_file));
         Ok(())
     }
@@ -194,8 +200,10 @@ pub async fn get(endpoint: &Endpoint, path: &str) -> Result<(u16, String)> {
         stream.read_to_string(&mut answer).await?;
         anyhow::Ok(answer)
     };
-    let answer = tokio::time::timeout(Duration::from_secs(5), exchange).await.context("no answer in 5 s")??;
-    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).context("an HTTP status line")?;
+    let answer =
+        tokio::time::timeout(Duration::from_secs(5), exchange).await.context("no answer in 5 s")??;
+    let status =
+        answer.split(' ').nth(1).and_then(|code| code.parse().ok()).context("an HTTP status line")?;
     let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
     Ok((status, body))
 }

@@ -1,7 +1,10 @@
 //! A certificate authority and peer certificates for broker processes that no operator looks after.
 
 use anyhow::{Context, Result};
-use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
 use std::path::{Path, PathBuf};
 use tidemill_contract::config::PeerTls;
 
@@ -36,7 +39,8 @@ impl Authority {
     pub fn member(&self, member: &str) -> Result<PeerTls> {
         let mut params = CertificateParams::new(vec![member.to_owned()])?;
         params.distinguished_name.push(DnType::CommonName, member);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &self.issuer)?;
         let tls = PeerTls {

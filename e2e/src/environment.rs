@@ -9,7 +9,8 @@ use std::path::PathBuf;
 ///
 /// When `TIDEMILL_E2E_KAFKA` is not set: the test must fail, not pass unseen.
 pub fn kafka() -> Result<String> {
-    std::env::var("TIDEMILL_E2E_KAFKA").context("TIDEMILL_E2E_KAFKA is not set; run `make test`, or see docs/local-cluster.md")
+    std::env::var("TIDEMILL_E2E_KAFKA")
+        .context("TIDEMILL_E2E_KAFKA is not set; run `make test`, or see docs/local-cluster.md")
 }
 
 /// Kubeconfig of the API server that `make test` started.
@@ -29,11 +30,11 @@ pub fn kubeconfig() -> Result<PathBuf> {
 ///
 /// When it is not there: build the workspace first.
 pub fn binary(name: &str) -> Result<PathBuf> {
-    let test = std::env::current_exe().context("path of the running test")?;
-    let folder = test.parent().and_then(|deps| deps.parent()).context("the test lies in target/<profile>/deps")?;
-    let path = folder.join(name);
-    anyhow::ensure!(path.is_file(), "{} is not built; run `cargo build --workspace` first", path.display());
-    Ok(path)
+    let own = std::env::current_exe().context("path of the running program")?;
+    // Tests lie in target/<profile>/deps, binaries one level up.
+    let folders = own.ancestors().skip(1).take(2);
+    let path = folders.map(|folder| folder.join(name)).find(|path| path.is_file());
+    path.with_context(|| format!("{name} is not built; run `cargo build --workspace` first"))
 }
 
 /// Whether the long forms of the tests are asked for (`make soak`).

@@ -31,7 +31,8 @@ pub async fn client() -> Result<Client> {
 ///
 /// What the API server says.
 pub async fn apply(client: &Client, namespace: &str, yaml: &str) -> Result<String> {
-    let object: serde_json::Value = serde_saphyr::from_str(yaml).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let object: serde_json::Value =
+        serde_saphyr::from_str(yaml).map_err(|error| anyhow::anyhow!("{error}"))?;
     let name = object["metadata"]["name"].as_str().context("metadata.name")?.to_owned();
     let clusters: Api<MqttCluster> = Api::namespaced(client.clone(), namespace);
     clusters.patch(&name, &PatchParams::apply("tidemill-e2e").force(), &Patch::Apply(object)).await?;
@@ -88,7 +89,8 @@ pub async fn broker_pods(client: &Client, namespace: &str, cluster: &str) -> Res
         .filter_map(|pod| {
             let status = pod.status.as_ref()?;
             let address = status.pod_ip.clone()?;
-            let is_ready = status.conditions.iter().flatten().any(|is| is.type_ == "Ready" && is.status == "True");
+            let is_ready =
+                status.conditions.iter().flatten().any(|is| is.type_ == "Ready" && is.status == "True");
             Some(BrokerPod {
                 name: pod.name_any(),
                 uid: pod.uid()?,

@@ -4,6 +4,7 @@
 //! `TIDEMILL_E2E_KUBECONFIG` a kubeconfig. `make test` starts both and sets them. A missing one fails the test.
 
 pub mod audit;
+pub mod bench;
 pub mod broker;
 pub mod certificates;
 pub mod environment;

@@ -32,7 +32,8 @@ impl Endpoint {
 pub async fn publish(endpoint: &Endpoint, topic: &str, message: &str, qos: u8, more: &[&str]) -> Result<()> {
     let mut command = client("mosquitto_pub", endpoint);
     command.args(["-t", topic, "-m", message, "-q", &qos.to_string()]).args(more);
-    let output = timeout(Duration::from_secs(30), command.output()).await.context("mosquitto_pub hangs")??;
+    let output =
+        timeout(Duration::from_secs(30), command.output()).await.context("mosquitto_pub hangs")??;
     ensure!(output.status.success(), "mosquitto_pub: {}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
 }

@@ -85,7 +85,11 @@ fn config(cluster: &str, member: &str, authority: &Authority) -> Result<Config> 
             create_topics: true,
         }),
         membership: Membership { namespace: Some("default".into()), ..Membership::default() },
-        peers: Some(Peers { address: peers.clone(), advertised: Some(peers), tls: authority.member(member)? }),
+        peers: Some(Peers {
+            address: peers.clone(),
+            advertised: Some(peers),
+            tls: authority.member(member)?,
+        }),
         ..Config::default()
     })
 }

@@ -48,9 +48,10 @@ async fn ten_lines_of_yaml_become_a_cluster_that_delivers_and_keeps() {
     Subscriber::start(&pods[0].mqtt, "orders/#", 1, &PERSISTENT).await.unwrap().kill().await.unwrap();
     publish(&pods[1].mqtt, "orders/1", "kept", 1, &[]).await.unwrap();
     kill_pod(&kube, NAMESPACE, &pods[1].name).await.unwrap();
-    let resumed = tidemill_e2e::wait::until("the session at another broker", Duration::from_secs(60), || async {
-        Subscriber::start(&pods[2].mqtt, "orders/#", 1, &PERSISTENT).await.map(Some)
-    });
+    let resumed =
+        tidemill_e2e::wait::until("the session at another broker", Duration::from_secs(60), || async {
+            Subscriber::start(&pods[2].mqtt, "orders/#", 1, &PERSISTENT).await.map(Some)
+        });
     assert_eq!(resumed.await.unwrap().next_message().await.unwrap(), "orders/1 kept");
 
     // A broker pod is deleted under light load: no acknowledged message is lost.

@@ -27,7 +27,9 @@ async fn a_subscriber_on_one_broker_gets_what_is_published_on_another() {
     let mut subscriber = Subscriber::start(&endpoints[0], "news/#", 1, &[]).await.unwrap();
 
     for (number, endpoint) in endpoints.iter().enumerate() {
-        publish(endpoint, "news/local", &number.to_string(), u8::try_from(number % 2).unwrap(), &[]).await.unwrap();
+        publish(endpoint, "news/local", &number.to_string(), u8::try_from(number % 2).unwrap(), &[])
+            .await
+            .unwrap();
         assert_eq!(subscriber.next_message().await.unwrap(), format!("news/local {number}"));
     }
 }
@@ -43,9 +45,10 @@ async fn a_subscriber_that_was_away_gets_its_message_although_the_owner_was_kill
     publish(&endpoints[owner], "orders/1", "kept", 1, &[]).await.unwrap();
     cluster.brokers[owner].kill().await.unwrap();
 
-    let resumed = tidemill_e2e::wait::until("the session at another broker", Duration::from_secs(60), || async {
-        Subscriber::start(&endpoints[others[1]], "orders/#", 1, &PERSISTENT).await.map(Some)
-    });
+    let resumed =
+        tidemill_e2e::wait::until("the session at another broker", Duration::from_secs(60), || async {
+            Subscriber::start(&endpoints[others[1]], "orders/#", 1, &PERSISTENT).await.map(Some)
+        });
     assert_eq!(resumed.await.unwrap().next_message().await.unwrap(), "orders/1 kept");
 }
 

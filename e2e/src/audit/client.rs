@@ -29,7 +29,8 @@ impl Client {
         options.set_clean_session(session == Session::Clean).set_keep_alive(Duration::from_secs(5));
         let (client, events) = AsyncClient::new(options, 100);
         let mut connection = Self { client, events };
-        let connected = connection.wait_for(|packet| matches!(packet, Packet::ConnAck(_)).then_some(())).await;
+        let connected =
+            connection.wait_for(|packet| matches!(packet, Packet::ConnAck(_)).then_some(())).await;
         if connected.is_err() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }

@@ -54,8 +54,12 @@ impl Ledger {
     /// Compares.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
-        let mut verdict =
-            Verdict { acknowledged: self.acknowledged(), lost: Vec::new(), reordered: Vec::new(), repeated: 0 };
+        let mut verdict = Verdict {
+            acknowledged: self.acknowledged(),
+            lost: Vec::new(),
+            reordered: Vec::new(),
+            repeated: 0,
+        };
         for (publisher, acknowledged) in &self.acknowledged {
             let arrivals = self.received.get(publisher).map_or(&[][..], Vec::as_slice);
             let mut seen = BTreeSet::new();
