@@ -12,37 +12,20 @@ use tidemill_core::packet::{
 };
 use tokio_util::codec::Encoder as _;
 
-/// Room that `rmqtt-codec` keeps for the fixed header when it fits reason string and user properties into a limit.
-const HEADER_BYTES: usize = 5;
-
-/// Below this, limits underflow in `rmqtt-codec`; packets that small are measured by the caller.
-const LIMIT_BYTES_MIN: usize = 64;
-
 pub(super) fn encode(encoder: Encoder, packet: &Packet, out: &mut BytesMut) -> Result<(), EncodeError> {
+    let start = out.len();
     let translated = translate(packet)?;
-    let answers = match packet {
-        Packet::SubAck(ack) => ack.reasons.len(),
-        Packet::UnsubAck(ack) => ack.reasons.len(),
-        Packet::Connect(_)
-        | Packet::ConnAck(_)
-        | Packet::Publish(_)
-        | Packet::Ack(_)
-        | Packet::Subscribe(_)
-        | Packet::Unsubscribe(_)
-        | Packet::PingReq
-        | Packet::PingResp
-        | Packet::Disconnect(_)
-        | Packet::Auth(_) => 0,
+    let mut codec = v5::Codec::default();
+    codec.encode(translated.clone(), out).map_err(|_refused| EncodeError::Unrepresentable("5.0 packet"))?;
+    let too_large = match encoder.check_len(out.len() - start) {
+        Ok(()) => return Ok(()),
+        Err(too_large) => too_large,
     };
-    let limit = (encoder.bytes_max() - HEADER_BYTES.min(encoder.bytes_max())).max(LIMIT_BYTES_MIN + answers);
-    let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-    v5::Codec::new(0, limit).encode(translated, out).map_err(|error| match error {
-        rmqtt_codec::error::EncodeError::OverMaxPacketSize { size, .. } => EncodeError::TooLarge {
-            bytes: usize::try_from(size).unwrap_or(usize::MAX),
-            max: encoder.bytes_max(),
-        },
-        _ => EncodeError::Unrepresentable("5.0 packet"),
-    })
+    let (Packet::ConnAck(_) | Packet::Disconnect(_)) = packet else { return Err(too_large) };
+    // Once more with a limit, which makes `rmqtt-codec` leave out reason string and user properties.
+    out.truncate(start);
+    codec.set_max_outbound_size(u32::try_from(encoder.bytes_max()).unwrap_or(u32::MAX));
+    codec.encode(translated, out).map_err(|_refused| too_large)
 }
 
 fn translate(packet: &Packet) -> Result<v5::Packet, EncodeError> {
