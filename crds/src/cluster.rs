@@ -7,7 +7,6 @@ pub(crate) mod status;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use kafka::{Embedded, Kafka};
-use kube::core::{ListMerge, Rule};
 use kube::{CustomResource, KubeSchema};
 use listener::Listener;
 use serde::{Deserialize, Serialize};

@@ -11,7 +11,7 @@ const RESOURCE_POLICY: (&str, &str) = ("helm.sh/resource-policy", "keep");
 /// Number formats that the schema generator writes and the API server does not know (it would warn at every apply).
 const FOREIGN_FORMATS: [&str; 6] = ["int8", "int16", "uint8", "uint16", "uint32", "uint64"];
 
-/// The definition of `MqttCluster`, with whole numbers where the schema generator writes `64.0`.
+/// The definition of `MqttCluster`, without what the schema generator gets wrong for an API server.
 #[must_use]
 pub fn mqtt_cluster_definition() -> Value {
     let mut definition = serde_json::to_value(MqttCluster::crd()).expect("a derived definition is JSON");
@@ -46,6 +46,13 @@ fn normalise(value: &mut Value) {
         Value::Object(entries) => {
             if entries.get("format").and_then(Value::as_str).is_some_and(|it| FOREIGN_FORMATS.contains(&it)) {
                 entries.remove("format");
+            }
+            // Not nullable means that an explicit null is dropped, so that `has()` in a rule does not take it as given.
+            if entries.get("nullable") == Some(&Value::Bool(true)) {
+                entries.remove("nullable");
+            }
+            if let Some(Value::String(description)) = entries.get_mut("description") {
+                *description = description.replace("\n\n", "\0").replace('\n', " ").replace('\0', "\n\n");
             }
             entries.values_mut().for_each(normalise);
         }

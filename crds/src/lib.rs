@@ -1,6 +1,10 @@
 //! The custom resource types of Tidemill, and their definitions as YAML.
 //!
 //! Keys of the spec have the same names as the keys of the broker's config file.
+#![allow(
+    unreachable_pub,
+    reason = "the schema derive repeats every struct, with its visibility, inside a function"
+)]
 
 mod cluster;
 mod definition;

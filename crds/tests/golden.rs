@@ -9,8 +9,10 @@ fn root() -> PathBuf {
 #[test]
 fn the_checked_in_definition_is_the_generated_one() {
     let generated = tidemill_crds::mqtt_cluster_yaml();
-    let paths =
-        [root().join("crds/mqttclusters.yaml"), root().join("charts/tidemill-crds/templates/mqttclusters.yaml")];
+    let paths = [
+        root().join("crds/mqttclusters.yaml"),
+        root().join("charts/tidemill-crds/templates/mqttclusters.yaml"),
+    ];
 
     for path in paths {
         if std::env::var_os("TIDEMILL_UPDATE_GOLDEN").is_some() {

@@ -1,7 +1,6 @@
 //! Where messages and state are kept.
 
 use kube::KubeSchema;
-use kube::core::Rule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

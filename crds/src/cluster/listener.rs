@@ -1,7 +1,6 @@
 //! Where clients connect.
 
 use kube::KubeSchema;
-use kube::core::Rule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,6 @@
 //! Settings that go into every broker's config file, and its volume.
 
 use kube::KubeSchema;
-use kube::core::Rule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +94,10 @@ pub struct Membership {
 pub struct Storage {
     /// Size, for example `8Gi`. Default: 8Gi with `embedded`, 1Gi with `kafka`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 32), regex(pattern = "^[0-9]+(\\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"))]
+    #[schemars(
+        length(min = 1, max = 32),
+        regex(pattern = "^[0-9]+(\\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$")
+    )]
     pub size: Option<String>,
     /// Storage class of the volume claim. Default: the Kubernetes cluster's.
     #[serde(skip_serializing_if = "Option::is_none")]

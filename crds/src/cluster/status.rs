@@ -2,7 +2,6 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::KubeSchema;
-use kube::core::ListMerge;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
