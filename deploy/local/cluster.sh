@@ -94,6 +94,7 @@ cmd_start() {
   case $name in
     apiserver) api_await ;;
     kafka*) kafka_await "${name#kafka}" ;;
+    containerd*) containerd_await "${name#containerd}" ;;
     kubelet*) node_await "${name#kubelet}" ;;
     *) ;;
   esac

@@ -68,6 +68,7 @@ lock() {
   mkdir -p "$(dirname "$LOCK")"
   exec 8>"$LOCK"
   flock -w 300 8 || die "another cluster.sh has been at work for five minutes (lock $LOCK)"
+  [ ! -e "$RUN" ] || [ -O "$RUN" ] || die "$RUN belongs to another user; set TIDEMILL_CACHE to a folder of your own"
 }
 
 # A command that starts things removes `whole` and puts it back at its end; where it is missing, an earlier command was

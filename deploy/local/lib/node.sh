@@ -65,7 +65,7 @@ state = "$dir/state"
 TOML
   in_node "$n" containerd -c "$dir/containerd.toml"
   service "containerd$n" "${IN_NODE[@]}"
-  await 20 "containerd$n" node_ctr "$n" version
+  containerd_await "$n"
   [ -e "$PAUSE_ARCHIVE" ] || "$here/../images/build.sh" pause
   node_ctr "$n" images import "$PAUSE_ARCHIVE" >/dev/null
 }
@@ -88,7 +88,7 @@ authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {c
 authorization: {mode: Webhook}
 tlsCertFile: $PKI/kubelet$n.crt
 tlsPrivateKeyFile: $PKI/kubelet$n.key
-healthzPort: 0
+healthzBindAddress: $(node_address "$n")
 readOnlyPort: 0
 clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
@@ -111,7 +111,12 @@ YAML
   service "kubelet$n" "${IN_NODE[@]}"
 }
 
-node_await() { await 90 "kubelet$1" kube wait --for=condition=Ready "node/node$1" --timeout=2s; }
+# After a restart the node's condition is the old one for a while, so the kubelet is asked too.
+node_await() {
+  await 30 "kubelet$1" curl -fsS --max-time 2 "http://$(node_address "$1"):10248/healthz"
+  await 90 "kubelet$1" kube wait --for=condition=Ready "node/node$1" --timeout=2s
+}
+containerd_await() { await 20 "containerd$1" node_ctr "$1" version; }
 
 node_ctr() {
   local n=$1
