@@ -60,7 +60,7 @@ fn topic_name(bytes: &[u8]) -> Result<&str, DecodeError> {
     std::str::from_utf8(bytes).map_err(|_not_utf8| DecodeError::Malformed("string is not UTF-8"))
 }
 
-/// Whether a byte stands in it that no topic name has. A name may be too deep for this broker: the session answers that.
+/// Whether it contains what no topic name does. A name may be too deep for this broker: the session answers that.
 fn has_no_name_byte(bytes: &[u8]) -> bool {
     bytes.iter().any(|byte| matches!(byte, b'+' | b'#' | 0))
 }
