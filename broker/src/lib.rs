@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod app;
 pub mod cluster;
+pub mod config_file;
 pub mod connection;
 pub mod listener;
 pub mod log;
