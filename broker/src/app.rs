@@ -52,6 +52,7 @@ pub struct Running {
     threads: Arc<ConnectionThreads>,
     addresses: Vec<SocketAddr>,
     admin_address: SocketAddr,
+    connections: Arc<ConnectionCount>,
     accepting: CancellationToken,
     tasks: JoinSet<()>,
     leave: Option<BoxFuture<'static, ()>>,
@@ -99,6 +100,7 @@ pub async fn start(
         threads,
         addresses,
         admin_address,
+        connections,
         accepting,
         tasks,
         leave: Some(wiring.leave),
@@ -111,6 +113,12 @@ impl Running {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Sockets of clients that are open, also those before CONNECT.
+    #[must_use]
+    pub fn connection_count(&self) -> usize {
+        self.connections.now()
     }
 
     /// Where the admin port is.

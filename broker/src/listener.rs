@@ -50,6 +50,12 @@ impl ConnectionCount {
         Arc::new(Self { count: AtomicUsize::new(0), maximum: usize::try_from(maximum).unwrap_or(usize::MAX) })
     }
 
+    /// Connections now.
+    #[must_use]
+    pub fn now(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
     fn take(self: &Arc<Self>) -> Option<Place> {
         if self.count.fetch_add(1, Ordering::AcqRel) >= self.maximum {
             self.count.fetch_sub(1, Ordering::AcqRel);

@@ -7,7 +7,7 @@ use crate::mailbox::{CloseReason, Turn};
 use crate::router::LiveSubscription;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::task::{Context, Poll};
 use tidemill_core::attach::{
     OwnerError, StoredSubscription, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
@@ -163,11 +163,11 @@ impl Connection {
             return Some(Stage::Subscribing(self.services.owner.subscribe(request), planned));
         }
         let reasons = planned.reasons(accepted.iter().map(|accepted| granted(accepted.options.qos)));
-        Some(self.gate(accepted, SubAck { packet_id: planned.packet_id, reasons }, turn))
+        Some(self.serve_live(accepted, SubAck { packet_id: planned.packet_id, reasons }))
     }
 
     /// Adds live receivers; the SUBACK leaves when peers have heard of them, at once if there are none.
-    fn gate(&mut self, accepted: Vec<StoredSubscription>, answer: SubAck, _turn: &mut Turn) -> Stage {
+    fn serve_live(&mut self, accepted: Vec<StoredSubscription>, answer: SubAck) -> Stage {
         let live = accepted.into_iter().filter_map(|entry| self.take_subscription(entry)).collect();
         let gate = self.services.router.subscribe_live(&self.mailbox, live);
         Stage::Gate(gate, Packet::SubAck(answer))
@@ -182,10 +182,8 @@ impl Connection {
         let reasons = planned.reasons(answers);
         let accepted = planned.entries.iter().zip(&reasons);
         let accepted = accepted.filter(|(_, reason)| !reason.is_failure());
-        let accepted: Vec<_> = accepted.filter_map(|(entry, _)| entry.as_ref().ok().cloned()).collect();
-        let live = accepted.into_iter().filter_map(|entry| self.take_subscription(entry)).collect();
-        let gate = self.services.router.subscribe_live(&self.mailbox, live);
-        Some(Stage::Gate(gate, Packet::SubAck(SubAck { packet_id: planned.packet_id, reasons })))
+        let accepted = accepted.filter_map(|(entry, _)| entry.as_ref().ok().cloned()).collect();
+        Some(self.serve_live(accepted, SubAck { packet_id: planned.packet_id, reasons }))
     }
 
     fn begin_unsubscribe(&mut self, unsubscribe: &Unsubscribe, turn: &mut Turn) -> Option<Stage> {
@@ -242,7 +240,7 @@ impl Connection {
 
     /// Refuses what is not served and what is too much; lowers the rest to QoS 1.
     fn plan(&self, subscribe: &Subscribe) -> Planned<StoredSubscription> {
-        let mut is_new = 0;
+        let mut new = BTreeSet::new();
         let plan = |entry: &tidemill_core::packet::SubscribeEntry| {
             let filter = match SubscriptionTarget::parse(&entry.filter) {
                 Ok(SubscriptionTarget::Filter(filter)) => filter,
@@ -251,10 +249,12 @@ impl Connection {
                 }
                 Err(_) => return Err(ReasonCode::TOPIC_FILTER_INVALID),
             };
-            if !self.subscriptions.has_room_for(&filter, is_new) {
+            if !new.contains(&filter) && !self.subscriptions.has_room_for(&filter, new.len()) {
                 return Err(ReasonCode::QUOTA_EXCEEDED);
             }
-            is_new += usize::from(!self.subscriptions.contains(&filter));
+            if !self.subscriptions.contains(&filter) {
+                new.insert(filter.clone());
+            }
             let qos = entry.options.qos.min(QoS::AtLeastOnce);
             let options = SubscriptionOptions { qos, ..entry.options };
             Ok(StoredSubscription { filter, options, identifier: subscribe.identifier })
