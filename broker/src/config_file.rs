@@ -222,7 +222,8 @@ mod tests {
 
     #[test]
     fn an_unknown_key_is_refused_with_its_line() {
-        let error = load_text("member: a\nlimits:\n  mailboxMesages: 5\n", &Overrides::default()).unwrap_err();
+        let error =
+            load_text("member: a\nlimits:\n  mailboxMesages: 5\n", &Overrides::default()).unwrap_err();
 
         assert!(error.contains("mailboxMesages"), "{error}");
         assert!(error.contains("line 3"), "{error}");
@@ -249,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_setting_that_is_no_key_is_refused() {
-        for setting in ["limits.nothing=1", "limits", "limits..x=1", "limits.connections=many", "member.x=1"] {
+        for setting in ["limits.nothing=1", "limits", "limits..x=1", "limits.connections=many", "member.x=1"]
+        {
             let overrides = Overrides { settings: vec![setting.into()], ..Overrides::default() };
             let error = load_text("member: a\n", &overrides).unwrap_err();
             assert!(error.starts_with("--set"), "{error}");

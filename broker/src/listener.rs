@@ -82,7 +82,8 @@ impl Listener {
     ///
     /// [`BindError`]: the broker must not start without it.
     pub async fn bind(listener: &config::Listener) -> Result<Self, BindError> {
-        let failed = |source| BindError { name: listener.name.clone(), address: listener.address.clone(), source };
+        let failed =
+            |source| BindError { name: listener.name.clone(), address: listener.address.clone(), source };
         let socket = TcpListener::bind(&listener.address).await.map_err(failed)?;
         let address = socket.local_addr().map_err(failed)?;
         Ok(Self { socket, address, name: listener.name.clone() })

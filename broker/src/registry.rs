@@ -269,7 +269,12 @@ impl HostSide for Registry {
         }
     }
 
-    fn take_over(&self, _host: &Member, client_id: &str, connection: ConnectionEpoch) -> BoxFuture<'static, ()> {
+    fn take_over(
+        &self,
+        _host: &Member,
+        client_id: &str,
+        connection: ConnectionEpoch,
+    ) -> BoxFuture<'static, ()> {
         let mut slots = self.shard(client_id).lock();
         let Some(slot) = slots.get_mut(client_id) else { return futures::future::ready(()).boxed() };
         if slot.attaching > 0 {

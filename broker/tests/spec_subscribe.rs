@@ -160,7 +160,14 @@ fn delivery(offset: u64, redelivery: bool) -> Delivery {
         },
     };
     let identifiers = Vec::new();
-    Delivery { offset, qos: QoS::AtLeastOnce, retain: false, redelivery, identifiers, record: Arc::new(record) }
+    Delivery {
+        offset,
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        redelivery,
+        identifiers,
+        record: Arc::new(record),
+    }
 }
 
 #[tokio::test]

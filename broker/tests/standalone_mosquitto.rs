@@ -1,4 +1,5 @@
 //! The clients that everybody has: `mosquitto_pub` and `mosquitto_sub`.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "fixture/broker.rs"]
 mod broker;

@@ -87,11 +87,8 @@ impl DataPath {
             messages: usize::try_from(config.limits.mailbox_messages).unwrap_or(usize::MAX),
             bytes: usize::try_from(config.limits.mailbox_bytes).unwrap_or(usize::MAX),
         };
-        let mailboxes = MailboxContext {
-            limits,
-            metrics: self.metrics.clone(),
-            validity: Arc::clone(&self.validity),
-        };
+        let mailboxes =
+            MailboxContext { limits, metrics: self.metrics.clone(), validity: Arc::clone(&self.validity) };
         Arc::new(Services {
             own: self.own.clone(),
             limits: config.limits.clone(),

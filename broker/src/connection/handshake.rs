@@ -196,7 +196,9 @@ fn lifetime(services: &Services, connect: &Connect) -> SessionLifetime {
 fn in_flight(services: &Services, connect: &Connect) -> NonZeroU16 {
     let accepted = match connect.version {
         Version::V5 => connect.receive_maximum.unwrap_or(NonZeroU16::MAX),
-        Version::V3_1 | Version::V3_1_1 => NonZeroU16::new(services.limits.in_flight).unwrap_or(NonZeroU16::MIN),
+        Version::V3_1 | Version::V3_1_1 => {
+            NonZeroU16::new(services.limits.in_flight).unwrap_or(NonZeroU16::MIN)
+        }
     };
     let most = u16::try_from(services.limits.mailbox_messages).unwrap_or(u16::MAX);
     NonZeroU16::new(accepted.get().min(most)).unwrap_or(NonZeroU16::MIN)

@@ -63,7 +63,8 @@ impl SubscriptionWork {
 impl Connection {
     /// The subscriptions of a resumed session: what it gets at QoS 0 is served from memory again.
     pub(super) fn restore(&mut self, stored: Vec<StoredSubscription>) {
-        let live = stored.into_iter().filter_map(|subscription| self.take_subscription(subscription)).collect();
+        let live =
+            stored.into_iter().filter_map(|subscription| self.take_subscription(subscription)).collect();
         drop(self.services.router.subscribe_live(&self.mailbox, live));
     }
 
@@ -148,7 +149,8 @@ impl Connection {
 
     fn begin_subscribe(&mut self, subscribe: &Subscribe, turn: &mut Turn) -> Option<Stage> {
         let planned = self.plan(subscribe);
-        let accepted: Vec<_> = planned.entries.iter().filter_map(|entry| entry.as_ref().ok().cloned()).collect();
+        let accepted: Vec<_> =
+            planned.entries.iter().filter_map(|entry| entry.as_ref().ok().cloned()).collect();
         if accepted.is_empty() {
             let reasons = planned.reasons([]);
             self.mailbox.send(&Packet::SubAck(SubAck { packet_id: planned.packet_id, reasons }), turn);
@@ -194,7 +196,8 @@ impl Connection {
         };
         let entries: Vec<_> = unsubscribe.filters.iter().map(plan).collect();
         let planned = Planned { packet_id: unsubscribe.packet_id, entries };
-        let filters: Vec<_> = planned.entries.iter().filter_map(|entry| entry.as_ref().ok().cloned()).collect();
+        let filters: Vec<_> =
+            planned.entries.iter().filter_map(|entry| entry.as_ref().ok().cloned()).collect();
         if self.registered.is_persistent() && !filters.is_empty() {
             let request = UnsubscribeRequest {
                 client_id: self.registered.request.client_id.clone(),
@@ -285,8 +288,10 @@ impl Connection {
     /// Ends everything at the end of the connection.
     pub(super) fn forget_subscriptions(&mut self) {
         let all: Vec<_> = self.subscriptions.iter().collect();
-        let all: Vec<_> =
-            all.into_iter().map(|(filter, options)| (filter.clone(), options, self.class_of(options))).collect();
+        let all: Vec<_> = all
+            .into_iter()
+            .map(|(filter, options)| (filter.clone(), options, self.class_of(options)))
+            .collect();
         self.services.router.unsubscribe_live(&self.mailbox, &all);
     }
 

@@ -115,7 +115,8 @@ impl Wills {
                 continue;
             }
             let next_ms = self.waiting.lock().due.keys().next().map(|(due_ms, _)| *due_ms);
-            let wait = next_ms.map_or(Duration::MAX, |due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms)));
+            let wait =
+                next_ms.map_or(Duration::MAX, |due_ms| Duration::from_millis(due_ms.saturating_sub(now_ms)));
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(wait) => {}

@@ -78,7 +78,11 @@ impl Router {
     }
 
     /// Takes receivers away, each with the class it had.
-    pub fn unsubscribe_live(&self, mailbox: &Arc<Mailbox>, filters: &[(TopicFilter, SubscriptionOptions, LiveClass)]) {
+    pub fn unsubscribe_live(
+        &self,
+        mailbox: &Arc<Mailbox>,
+        filters: &[(TopicFilter, SubscriptionOptions, LiveClass)],
+    ) {
         let mut changes = Vec::new();
         let mut announced = self.announced.lock();
         for (filter, options, class) in filters {
@@ -93,13 +97,14 @@ impl Router {
     }
 
     /// Adds a receiver that peers do not hear of: for the broker itself.
-    pub fn subscribe_internal(&self, mailbox: &Arc<Mailbox>, filter: &TopicFilter, options: SubscriptionOptions) {
-        let receiver = Receiver {
-            mailbox: Arc::clone(mailbox),
-            options,
-            identifier: None,
-            class: LiveClass::AnyQos,
-        };
+    pub fn subscribe_internal(
+        &self,
+        mailbox: &Arc<Mailbox>,
+        filter: &TopicFilter,
+        options: SubscriptionOptions,
+    ) {
+        let receiver =
+            Receiver { mailbox: Arc::clone(mailbox), options, identifier: None, class: LiveClass::AnyQos };
         self.tables.insert(filter, Entry::Local(receiver));
     }
 

@@ -172,11 +172,7 @@ impl Router {
         Record {
             body: RecordBody::Inline,
             retry: false,
-            origin: Origin {
-                member: self.own.clone(),
-                producer: place.producer,
-                sequence: place.sequence,
-            },
+            origin: Origin { member: self.own.clone(), producer: place.producer, sequence: place.sequence },
             unique_id: None,
             message: Message::clone(message),
         }

@@ -101,8 +101,7 @@ impl Router {
     }
 
     fn remove_durable(&self, known: &mut KnownRoutes, partition: Partition, filter: &TopicFilter) {
-        let was_there =
-            known.partitions.get_mut(&partition).is_some_and(|filters| filters.remove(filter));
+        let was_there = known.partitions.get_mut(&partition).is_some_and(|filters| filters.remove(filter));
         if was_there {
             self.tables.remove(filter, &Entry::Durable(partition));
         }

@@ -238,7 +238,14 @@ mod tests {
             publish_time_ms: 0,
         };
         let message = Arc::new(message);
-        PendingDelivery { message, qos: QoS::AtLeastOnce, retain: false, dup: false, identifiers: None, source }
+        PendingDelivery {
+            message,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            dup: false,
+            identifiers: None,
+            source,
+        }
     }
 
     #[test]
