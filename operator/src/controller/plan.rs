@@ -100,7 +100,8 @@ pub fn plan(cluster: &ValidatedCluster, observed: &Observed, default_image: &str
         missing_leases: missing_leases(lease_names, observed, &membership),
         granted_leases: granted_leases.into_iter().collect(),
         certificates: cluster.has_leases().then(|| {
-            let pods: Vec<_> = (0..replicas.max(cluster.replicas)).map(|ordinal| cluster.pod(ordinal)).collect();
+            let pods: Vec<_> =
+                (0..replicas.max(cluster.replicas)).map(|ordinal| cluster.pod(ordinal)).collect();
             plan_certificates(&pods, observed.authority.as_ref(), observed.peer_tls.as_ref(), now)
         }),
         topics: topic_report(cluster, observed),
@@ -111,7 +112,10 @@ pub fn plan(cluster: &ValidatedCluster, observed: &Observed, default_image: &str
 impl Plan {
     /// Topics that the operator may create in this pass.
     #[must_use]
-    pub fn topics_to_create<'a>(&'a self, cluster: &ValidatedCluster) -> &'a [crate::controller::topics::Topic] {
+    pub fn topics_to_create<'a>(
+        &'a self,
+        cluster: &ValidatedCluster,
+    ) -> &'a [crate::controller::topics::Topic] {
         match &cluster.store {
             Store::Kafka { kafka, .. } => match kafka.topic_management {
                 TopicManagement::Managed => &self.topics.missing,
@@ -166,7 +170,8 @@ fn operation(cluster: &ValidatedCluster, current: &StatefulSet, image: &str) -> 
         .and_then(|template| template.metadata.as_ref())
         .and_then(|metadata| metadata.annotations.as_ref())
         .and_then(|annotations| annotations.get(ANNOTATION_CONFIG));
-    let same = hash == Some(&config_hash(&cluster.config)) && current_image(current).as_deref() == Some(image);
+    let same =
+        hash == Some(&config_hash(&cluster.config)) && current_image(current).as_deref() == Some(image);
     if same && is_settled(current) { Operation::Steady } else { Operation::Roll }
 }
 
@@ -181,7 +186,8 @@ fn lease_names(cluster: &ValidatedCluster) -> Vec<(String, &'static str)> {
     if !cluster.has_leases() {
         return Vec::new();
     }
-    let members = cluster.pods().into_iter().map(|pod| (names::member_lease(&cluster.name, &pod), names::LEASE_MEMBER));
+    let members =
+        cluster.pods().into_iter().map(|pod| (names::member_lease(&cluster.name, &pod), names::LEASE_MEMBER));
     let groups = (0..cluster.group_count())
         .map(|group| (names::group_lease(&cluster.name, group), names::LEASE_GROUP));
     members.chain(groups).chain([(names::view_lease(&cluster.name), names::LEASE_VIEW)]).collect()
@@ -210,7 +216,8 @@ fn surplus(cluster: &ValidatedCluster, observed: &Observed) -> Vec<Surplus> {
         cluster.listeners.iter().map(|listener| cluster.listener_service(listener)).collect();
     wanted.insert(cluster.peer_service());
     let services = observed.services.iter().map(ResourceExt::name_any).filter(|name| !wanted.contains(name));
-    let budgets = observed.disruption_budgets.iter().map(ResourceExt::name_any).filter(|_| cluster.replicas < 2);
+    let budgets =
+        observed.disruption_budgets.iter().map(ResourceExt::name_any).filter(|_| cluster.replicas < 2);
     services.map(Surplus::Service).chain(budgets.map(Surplus::DisruptionBudget)).collect()
 }
 

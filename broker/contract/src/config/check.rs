@@ -41,7 +41,9 @@ pub enum ConfigError {
         value: String,
     },
     /// A listener beyond loopback without a decision about access.
-    #[error("listener '{name}' on {address} is open to anybody: configure auth, or allow it with auth.anonymous (--allow-anonymous)")]
+    #[error(
+        "listener '{name}' on {address} is open to anybody: configure auth, or allow it with auth.anonymous (--allow-anonymous)"
+    )]
     OpenListener {
         /// The listener's name.
         name: String,
@@ -59,12 +61,36 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let (partitions, groups) = self.partitioning();
         range("partitions", u64::from(partitions), 1, 64, "1 to 64")?;
-        range("partitionGroups", u64::from(groups), 1, u64::from(partitions), "1 to the number of partitions")?;
-        range("limits.maximumPacketBytes", u64::from(self.limits.maximum_packet_bytes), 128, 268_435_455, "128 to 268435455")?;
+        range(
+            "partitionGroups",
+            u64::from(groups),
+            1,
+            u64::from(partitions),
+            "1 to the number of partitions",
+        )?;
+        range(
+            "limits.maximumPacketBytes",
+            u64::from(self.limits.maximum_packet_bytes),
+            128,
+            268_435_455,
+            "128 to 268435455",
+        )?;
         range("limits.receiveMaximum", u64::from(self.limits.receive_maximum), 1, 65_535, "1 to 65535")?;
         range("limits.inFlight", u64::from(self.limits.in_flight), 1, 65_535, "1 to 65535")?;
-        range("limits.mailboxMessages", u64::from(self.limits.mailbox_messages), 1, u64::from(u32::MAX), "at least 1")?;
-        range("limits.connections", u64::from(self.limits.connections), 1, u64::from(u32::MAX), "at least 1")?;
+        range(
+            "limits.mailboxMessages",
+            u64::from(self.limits.mailbox_messages),
+            1,
+            u64::from(u32::MAX),
+            "at least 1",
+        )?;
+        range(
+            "limits.connections",
+            u64::from(self.limits.connections),
+            1,
+            u64::from(u32::MAX),
+            "at least 1",
+        )?;
         if let Some(threads) = self.threads {
             range("threads", u64::from(threads), 1, 1_024, "1 to 1024")?;
         }
@@ -85,7 +111,10 @@ impl Config {
     fn check_kafka(&self) -> Result<(), ConfigError> {
         let Some(kafka) = &self.kafka else { return Ok(()) };
         if kafka.bootstrap_servers.trim().is_empty() {
-            return Err(ConfigError::Missing { key: "kafka.bootstrapServers", reason: "the brokers of Kafka" });
+            return Err(ConfigError::Missing {
+                key: "kafka.bootstrapServers",
+                reason: "the brokers of Kafka",
+            });
         }
         if kafka.replication_factor < 1 || kafka.min_in_sync_replicas < 1 {
             return Err(ConfigError::Conflict {
@@ -105,10 +134,16 @@ impl Config {
     fn check_membership(&self) -> Result<(), ConfigError> {
         if self.coordination == Coordination::Kubernetes {
             if self.kafka.is_none() {
-                return Err(ConfigError::Missing { key: "kafka", reason: "coordination: kubernetes shares one log" });
+                return Err(ConfigError::Missing {
+                    key: "kafka",
+                    reason: "coordination: kubernetes shares one log",
+                });
             }
             if self.peers.is_none() {
-                return Err(ConfigError::Missing { key: "peers", reason: "coordination: kubernetes links the brokers" });
+                return Err(ConfigError::Missing {
+                    key: "peers",
+                    reason: "coordination: kubernetes links the brokers",
+                });
             }
         }
         let membership = &self.membership;
@@ -140,7 +175,10 @@ impl Config {
         parse_address("admin.address", &self.admin.address)?;
         for (index, listener) in self.listeners.0.iter().enumerate() {
             if self.listeners.0[..index].iter().any(|earlier| earlier.name == listener.name) {
-                return Err(ConfigError::Conflict { key: "listeners", reason: "two listeners have the same name" });
+                return Err(ConfigError::Conflict {
+                    key: "listeners",
+                    reason: "two listeners have the same name",
+                });
             }
             let address = parse_address("listeners.address", &listener.address)?;
             if !address.ip().is_loopback() && !self.auth.anonymous {
@@ -154,7 +192,13 @@ impl Config {
     }
 }
 
-fn range(key: &'static str, value: u64, low: u64, high: u64, allowed: &'static str) -> Result<(), ConfigError> {
+fn range(
+    key: &'static str,
+    value: u64,
+    low: u64,
+    high: u64,
+    allowed: &'static str,
+) -> Result<(), ConfigError> {
     if (low..=high).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { key, value, allowed }) }
 }
 
@@ -191,7 +235,8 @@ mod tests {
 
     #[test]
     fn a_listener_beyond_loopback_needs_a_decision_about_access() {
-        let listener = Listener { name: "lan".into(), protocol: Protocol::Mqtt, address: "0.0.0.0:1883".into() };
+        let listener =
+            Listener { name: "lan".into(), protocol: Protocol::Mqtt, address: "0.0.0.0:1883".into() };
         let mut config = Config { listeners: Listeners(vec![listener]), ..Config::default() };
 
         assert!(matches!(config.check(), Err(ConfigError::OpenListener { .. })));
@@ -208,7 +253,8 @@ mod tests {
 
     #[test]
     fn lease_timings_that_could_overlap_are_refused() {
-        let config = parse("membership: {renewIntervalSecs: 2, stopAfterSecs: 4, leaseDurationSecs: 9}\n").unwrap();
+        let config =
+            parse("membership: {renewIntervalSecs: 2, stopAfterSecs: 4, leaseDurationSecs: 9}\n").unwrap();
 
         assert!(matches!(config.check(), Err(ConfigError::Conflict { key: "membership", .. })));
     }

@@ -1,0 +1,228 @@
+//! What holds and what does not, in words for the user. Pure.
+
+use super::Replicas;
+use crate::controller::dereference::Observed;
+use crate::controller::membership::Membership;
+use crate::controller::plan::{Operation, Plan};
+use crate::controller::topics::KafkaObservation;
+use crate::controller::validate::{Store, ValidatedCluster};
+use tidemill_crds::condition;
+
+/// Kafka keeps one copy and does not flush it for each record.
+pub(crate) const NOT_POWER_LOSS_DURABLE: &str =
+    "replicationFactor 1 is not power-loss durable: Kafka acknowledges before the disk has it";
+const MESSAGE_LENGTH_MAX: usize = 1_024;
+
+/// Status of a condition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It holds.
+    True,
+    /// It does not.
+    False,
+    /// Nobody can tell at the moment.
+    Unknown,
+}
+
+impl Verdict {
+    /// As Kubernetes writes it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        }
+    }
+
+    fn of(holds: bool) -> Self {
+        if holds { Self::True } else { Self::False }
+    }
+}
+
+/// One condition before it is compared with the former one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Which condition.
+    pub type_: &'static str,
+    /// Whether it holds.
+    pub verdict: Verdict,
+    /// One word for machines.
+    pub reason: &'static str,
+    /// A sentence for people, at most 1,024 bytes.
+    pub message: String,
+}
+
+impl Finding {
+    /// Makes a finding; a message that is too long for a status is cut.
+    #[must_use]
+    pub fn new(type_: &'static str, verdict: Verdict, reason: &'static str, message: &str) -> Self {
+        let mut end = message.len().min(MESSAGE_LENGTH_MAX);
+        while !message.is_char_boundary(end) {
+            end -= 1;
+        }
+        Self { type_, verdict, reason, message: message[..end].to_owned() }
+    }
+
+    fn holds(&self) -> bool {
+        self.verdict == Verdict::True
+    }
+}
+
+/// All conditions of a cluster.
+pub(crate) fn findings(
+    cluster: &ValidatedCluster,
+    plan: &Plan,
+    observed: &Observed,
+    membership: &Membership,
+    replicas: Replicas,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let (Store::Kafka { kafka, .. }, Some(seen)) = (&cluster.store, &observed.kafka) {
+        findings.push(kafka_ready(seen));
+        findings.push(topics_ready(plan, seen, kafka.replication_factor));
+    }
+    let progressing = progressing(cluster, plan, replicas);
+    let membership = membership_healthy(cluster, membership);
+    let degraded = degraded(cluster, &progressing, &membership, &findings, replicas);
+    findings.push(ready(cluster, &progressing, &degraded, &membership, replicas));
+    findings.push(available(replicas));
+    findings.push(paused(cluster));
+    findings.extend([progressing, membership, degraded]);
+    findings
+}
+
+fn kafka_ready(seen: &KafkaObservation) -> Finding {
+    match seen {
+        KafkaObservation::Reached { .. } => {
+            Finding::new(condition::KAFKA_READY, Verdict::True, "Reached", "Kafka answers")
+        }
+        KafkaObservation::Unreachable { reason } => {
+            Finding::new(condition::KAFKA_READY, Verdict::False, "Unreachable", reason)
+        }
+    }
+}
+
+fn topics_ready(plan: &Plan, seen: &KafkaObservation, replication_factor: i16) -> Finding {
+    let finding =
+        |verdict, reason, message: &str| Finding::new(condition::TOPICS_READY, verdict, reason, message);
+    if let KafkaObservation::Unreachable { .. } = seen {
+        return finding(Verdict::Unknown, "KafkaUnreachable", "Kafka does not answer");
+    }
+    if !plan.topics.problems.is_empty() {
+        return finding(Verdict::False, "Mismatch", &plan.topics.problems.join("; "));
+    }
+    if !plan.topics.missing.is_empty() {
+        let names: Vec<_> = plan.topics.missing.iter().map(|topic| topic.name.as_str()).collect();
+        return finding(Verdict::False, "Missing", &format!("missing: {}", names.join(", ")));
+    }
+    match replication_factor {
+        1 => finding(Verdict::True, "SingleReplica", NOT_POWER_LOSS_DURABLE),
+        _ => finding(Verdict::True, "AsSpecified", "all topics are as specified"),
+    }
+}
+
+fn progressing(cluster: &ValidatedCluster, plan: &Plan, replicas: Replicas) -> Finding {
+    let finding =
+        |reason, message: &str| Finding::new(condition::PROGRESSING, Verdict::True, reason, message);
+    match plan.operation {
+        Operation::Create => finding("Creating", "the brokers are started for the first time"),
+        Operation::Expand => finding("Expanding", &format!("brokers are added up to {}", cluster.replicas)),
+        Operation::Shrink => {
+            let target = cluster.replicas;
+            finding("Shrinking", &format!("brokers are taken away one by one down to {target}"))
+        }
+        Operation::Roll => finding("Rolling", "the brokers are restarted one by one with a new pod template"),
+        Operation::Steady
+            if !replicas.current || !replicas.settled || replicas.present != cluster.replicas =>
+        {
+            finding("Settling", "the brokers are not all as specified yet")
+        }
+        Operation::Steady => {
+            Finding::new(condition::PROGRESSING, Verdict::False, "Steady", "nothing is being changed")
+        }
+    }
+}
+
+fn membership_healthy(cluster: &ValidatedCluster, membership: &Membership) -> Finding {
+    let finding = |verdict, reason, message: &str| {
+        Finding::new(condition::MEMBERSHIP_HEALTHY, verdict, reason, message)
+    };
+    if !cluster.has_leases() {
+        return finding(Verdict::True, "SingleBroker", "one broker owns everything");
+    }
+    let serving = |pod: &String| {
+        membership.members.get(pod).and_then(|member| member.state.as_deref()) == Some("Serving")
+    };
+    let missing: Vec<_> = cluster.pods().into_iter().filter(|pod| !serving(pod)).collect();
+    if !missing.is_empty() {
+        return finding(Verdict::False, "NotServing", &format!("not serving: {}", missing.join(", ")));
+    }
+    let unowned = (0..cluster.group_count()).filter(|group| !membership.is_owned(*group)).count();
+    if unowned > 0 {
+        return finding(Verdict::False, "UnownedGroups", "some partition groups have no owner");
+    }
+    finding(Verdict::True, "AllServing", "every broker serves and every partition group has an owner")
+}
+
+/// Degraded is for what does not get better by waiting for a change that is under way.
+fn degraded(
+    cluster: &ValidatedCluster,
+    progressing: &Finding,
+    membership: &Finding,
+    kafka: &[Finding],
+    replicas: Replicas,
+) -> Finding {
+    let finding = |reason, message: &str| Finding::new(condition::DEGRADED, Verdict::True, reason, message);
+    if let Some(problem) = kafka.iter().find(|finding| !finding.holds()) {
+        return finding(problem.reason, &problem.message);
+    }
+    if !progressing.holds() && replicas.ready < cluster.replicas {
+        return finding(
+            "BrokersNotReady",
+            &format!("{} of {} brokers are ready", replicas.ready, cluster.replicas),
+        );
+    }
+    if !progressing.holds() && !membership.holds() {
+        return finding(membership.reason, &membership.message);
+    }
+    Finding::new(condition::DEGRADED, Verdict::False, "Healthy", "nothing needs attention")
+}
+
+fn ready(
+    cluster: &ValidatedCluster,
+    progressing: &Finding,
+    degraded: &Finding,
+    membership: &Finding,
+    replicas: Replicas,
+) -> Finding {
+    let obstacle = [(progressing, true), (degraded, true), (membership, false)]
+        .into_iter()
+        .find(|(finding, obstructs)| finding.holds() == *obstructs)
+        .map(|(finding, _)| finding);
+    match obstacle {
+        Some(obstacle) => Finding::new(condition::READY, Verdict::False, obstacle.reason, &obstacle.message),
+        None => {
+            let holds = replicas.ready == cluster.replicas;
+            let message = format!("{} of {} brokers are ready", replicas.ready, cluster.replicas);
+            let reason = if holds { "AllReady" } else { "BrokersNotReady" };
+            Finding::new(condition::READY, Verdict::of(holds), reason, &message)
+        }
+    }
+}
+
+fn available(replicas: Replicas) -> Finding {
+    if replicas.ready > 0 {
+        Finding::new(condition::AVAILABLE, Verdict::True, "BrokerReady", "clients can connect")
+    } else {
+        Finding::new(condition::AVAILABLE, Verdict::False, "NoBrokerReady", "no broker is ready")
+    }
+}
+
+fn paused(cluster: &ValidatedCluster) -> Finding {
+    if cluster.paused {
+        Finding::new(condition::PAUSED, Verdict::True, "Paused", "spec.paused is set: nothing is changed")
+    } else {
+        Finding::new(condition::PAUSED, Verdict::False, "NotPaused", "changes are applied")
+    }
+}
