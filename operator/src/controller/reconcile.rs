@@ -25,7 +25,9 @@ const PASS_TIMEOUT: Duration = Duration::from_secs(60);
 /// When to look again although nothing was seen to change: what is not watched, and Kafka.
 const CALM: Duration = Duration::from_secs(60);
 /// When to look again while something is under way or wrong.
-const BUSY: Duration = Duration::from_secs(5);
+const BUSY: Duration = Duration::from_secs(15);
+/// Deadline of telling about a failure.
+const TELL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What all passes share.
 pub struct Shared {
@@ -183,7 +185,7 @@ async fn tell_failure(cluster: &MqttCluster, shared: &Shared, error: &PassError)
     let message = error.to_string();
     publish(cluster, shared, "ReconcileFailed", &message).await;
     let status = failed_status(cluster, &message, Timestamp::now());
-    let written = tokio::time::timeout(BUSY, write_status(cluster, status, shared)).await;
+    let written = tokio::time::timeout(TELL_TIMEOUT, write_status(cluster, status, shared)).await;
     match written {
         Ok(Ok(())) => {}
         Ok(Err(error)) => warn!(cluster = cluster.name_any(), %error, "failure not written to the status"),
@@ -210,7 +212,7 @@ async fn publish(cluster: &MqttCluster, shared: &Shared, reason: &str, note: &st
     };
     let reference = cluster.object_ref(&());
     let published = shared.recorder.publish(&event, &reference);
-    match tokio::time::timeout(BUSY, published).await {
+    match tokio::time::timeout(TELL_TIMEOUT, published).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => warn!(cluster = cluster.name_any(), %error, "event not published"),
         Err(_) => warn!(cluster = cluster.name_any(), "event not published in time"),

@@ -8,6 +8,7 @@ use crate::controller::membership::Membership;
 use crate::controller::plan::Plan;
 use crate::controller::validate::{Refusal, ValidatedCluster};
 pub(crate) use conditions::NOT_POWER_LOSS_DURABLE;
+use conditions::Sight;
 pub use conditions::{Finding, Verdict};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Service;
@@ -21,7 +22,7 @@ use tidemill_crds::{
 /// State of a member whose lease nobody holds.
 const STATE_ABSENT: &str = "Absent";
 
-/// Status of a cluster that was gone through. `applied` is the StatefulSet as the API server has it now.
+/// Status of a cluster that was gone through.
 #[must_use]
 pub fn build_status(
     old: Option<&MqttClusterStatus>,
@@ -32,7 +33,9 @@ pub fn build_status(
 ) -> MqttClusterStatus {
     let membership = Membership::from_leases(&cluster.name, &observed.leases);
     let replicas = Replicas::of(observed.stateful_set.as_ref());
-    let findings = conditions::findings(cluster, plan, observed, &membership, replicas);
+    let starting = conditions::is_starting(old, now);
+    let findings =
+        conditions::findings(&Sight { cluster, plan, observed, membership: &membership, replicas, starting });
     MqttClusterStatus {
         observed_generation: Some(cluster.generation),
         replicas: replicas.present,

@@ -6,11 +6,14 @@ use crate::controller::membership::Membership;
 use crate::controller::plan::{Operation, Plan};
 use crate::controller::topics::KafkaObservation;
 use crate::controller::validate::{Store, ValidatedCluster};
-use tidemill_crds::condition;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use tidemill_crds::{MqttClusterStatus, condition};
 
 /// Kafka keeps one copy and does not flush it for each record.
 pub(crate) const NOT_POWER_LOSS_DURABLE: &str =
     "replicationFactor 1 is not power-loss durable: Kafka acknowledges before the disk has it";
+/// Brokers that are not ready this long after a change are not on their way any more.
+const START_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
 const MESSAGE_LENGTH_MAX: usize = 1_024;
 
 /// Status of a condition.
@@ -69,24 +72,44 @@ impl Finding {
     }
 }
 
-/// All conditions of a cluster.
-pub(crate) fn findings(
-    cluster: &ValidatedCluster,
-    plan: &Plan,
-    observed: &Observed,
-    membership: &Membership,
-    replicas: Replicas,
-) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if let (Store::Kafka { kafka, .. }, Some(seen)) = (&cluster.store, &observed.kafka) {
-        findings.push(kafka_ready(seen));
-        findings.push(topics_ready(plan, seen, kafka.replication_factor));
+/// What conditions are judged by.
+pub(crate) struct Sight<'a> {
+    pub(crate) cluster: &'a ValidatedCluster,
+    pub(crate) plan: &'a Plan,
+    pub(crate) observed: &'a Observed,
+    pub(crate) membership: &'a Membership,
+    pub(crate) replicas: Replicas,
+    /// A change is recent enough for brokers to be still on their way.
+    pub(crate) starting: bool,
+}
+
+/// Whether brokers that are not ready are still on their way: something was being changed when the cluster was last
+/// looked at, and that began less than ten minutes ago.
+pub(crate) fn is_starting(old: Option<&MqttClusterStatus>, now: Timestamp) -> bool {
+    let progressing =
+        old.and_then(|old| old.conditions.iter().find(|one| one.type_ == condition::PROGRESSING));
+    match progressing {
+        None => true,
+        Some(progressing) => {
+            let since = progressing.last_transition_time.0;
+            progressing.status == Verdict::True.as_str() && now.duration_since(since) < START_TIMEOUT
+        }
     }
-    let progressing = progressing(cluster, plan, replicas);
-    let membership = membership_healthy(cluster, membership);
-    let degraded = degraded(cluster, &progressing, &membership, &findings, replicas);
-    findings.push(ready(cluster, &progressing, &degraded, &membership, replicas));
-    findings.push(available(replicas));
+}
+
+/// All conditions of a cluster.
+pub(crate) fn findings(sight: &Sight<'_>) -> Vec<Finding> {
+    let cluster = sight.cluster;
+    let mut findings = Vec::new();
+    if let (Store::Kafka { kafka, .. }, Some(seen)) = (&cluster.store, &sight.observed.kafka) {
+        findings.push(kafka_ready(seen));
+        findings.push(topics_ready(sight.plan, seen, kafka.replication_factor));
+    }
+    let membership = membership_healthy(cluster, sight.membership);
+    let progressing = progressing(sight, &membership);
+    let degraded = degraded(cluster, &progressing, &membership, &findings, sight.replicas);
+    findings.push(ready(cluster, &progressing, &degraded, &membership, sight.replicas));
+    findings.push(available(sight.replicas));
     findings.push(paused(cluster));
     findings.extend([progressing, membership, degraded]);
     findings
@@ -122,7 +145,8 @@ fn topics_ready(plan: &Plan, seen: &KafkaObservation, replication_factor: i16) -
     }
 }
 
-fn progressing(cluster: &ValidatedCluster, plan: &Plan, replicas: Replicas) -> Finding {
+fn progressing(sight: &Sight<'_>, membership: &Finding) -> Finding {
+    let Sight { cluster, plan, replicas, .. } = sight;
     let finding =
         |reason, message: &str| Finding::new(condition::PROGRESSING, Verdict::True, reason, message);
     match plan.operation {
@@ -137,6 +161,9 @@ fn progressing(cluster: &ValidatedCluster, plan: &Plan, replicas: Replicas) -> F
             if !replicas.current || !replicas.settled || replicas.present != cluster.replicas =>
         {
             finding("Settling", "the brokers are not all as specified yet")
+        }
+        Operation::Steady if sight.starting && (replicas.ready < cluster.replicas || !membership.holds()) => {
+            finding("Starting", "the brokers are starting")
         }
         Operation::Steady => {
             Finding::new(condition::PROGRESSING, Verdict::False, "Steady", "nothing is being changed")

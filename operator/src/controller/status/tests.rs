@@ -88,11 +88,13 @@ fn a_condition_that_turns_tells_when_and_the_others_keep_their_time() {
 
 #[test]
 fn a_broker_that_lost_its_lease_degrades_the_cluster_and_its_groups_count_as_unowned() {
+    let mut cluster = kafka_cluster();
     let mut observed = healthy_with_kafka();
+    cluster.status = Some(status(&cluster, &observed));
     observed.leases.retain(|lease| lease.name_any() != "demo.member.demo-1");
     observed.leases.push(lease("demo.member.demo-1", "", 2, Some("Serving")));
 
-    let status = status(&kafka_cluster(), &observed);
+    let status = status(&cluster, &observed);
 
     assert_eq!(verdict(&status, condition::MEMBERSHIP_HEALTHY), ("False", "NotServing"));
     assert_eq!(verdict(&status, condition::DEGRADED), ("True", "NotServing"));
@@ -139,4 +141,27 @@ fn a_paused_cluster_says_so() {
 
     assert_eq!(verdict(&status, condition::PAUSED), ("True", "Paused"));
     assert_eq!(verdict(&status, condition::READY), ("True", "AllReady"));
+}
+
+#[test]
+fn brokers_that_start_are_progress_for_ten_minutes_and_a_degradation_after_that() {
+    let mut cluster = kafka_cluster();
+    let mut observed = healthy_with_kafka();
+    let stateful_set = observed.stateful_set.as_mut().unwrap();
+    stateful_set.status.as_mut().unwrap().ready_replicas = Some(2);
+    cluster.status = Some(status(&cluster, &observed));
+    let validated = validate(&cluster).unwrap();
+    let plan = plan(&validated, &observed, "tidemill/broker:0.1.0", now());
+    let at = |minutes| {
+        let at = now() + SignedDuration::from_mins(minutes);
+        build_status(cluster.status.as_ref(), &validated, &plan, &observed, at)
+    };
+
+    let (soon, late) = (at(9), at(10));
+
+    assert_eq!(verdict(&soon, condition::PROGRESSING), ("True", "Starting"));
+    assert_eq!(verdict(&soon, condition::DEGRADED), ("False", "Healthy"));
+    assert_eq!(verdict(&late, condition::PROGRESSING), ("False", "Steady"));
+    assert_eq!(verdict(&late, condition::DEGRADED), ("True", "BrokersNotReady"));
+    assert_eq!(verdict(&late, condition::READY), ("False", "BrokersNotReady"));
 }
