@@ -1,0 +1,65 @@
+//! The owner of partition groups, and the two sides of its conversation with hosts.
+//!
+//! [`OwnerSide`] is what a host asks; the local owner implements it for the groups this broker owns, the cluster's
+//! directory for all groups. [`HostSide`] is what an owner tells hosts; the registry of connections implements it for
+//! this broker, the directory for all brokers.
+
+use futures::future::BoxFuture;
+use tidemill_core::attach::{
+    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
+    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+};
+use tidemill_core::member::Member;
+use tidemill_core::partition::PartitionGroup;
+
+/// What hosts ask owners.
+pub trait OwnerSide: Send + Sync + 'static {
+    /// Lets a connection in. Answers when every older connection of the client id is closed or its host is dead, and
+    /// the routes of a resumed session are live. Waits at most 10 s for an owner.
+    fn attach(&self, request: AttachRequest) -> BoxFuture<'static, Result<AttachGrant, OwnerError>>;
+
+    /// A connection ended. Never waits; lost when the owner dies, which then learns it from re-attach.
+    fn detach(&self, detach: Detach);
+
+    /// Subscribes a persistent session. The answer is durable and every member has the routes, or the entry's reason
+    /// is a failure.
+    fn subscribe(
+        &self,
+        request: SubscribeRequest,
+    ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>;
+
+    /// Ends subscriptions of a persistent session, durably.
+    fn unsubscribe(
+        &self,
+        request: UnsubscribeRequest,
+    ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>;
+
+    /// Reports what a client is done with. Never waits; kept in order for each queue.
+    fn acked(&self, acked: Acked);
+
+    /// All attachments of `host` in `group`, in one go, after the group changed its owner. `attachments` may be empty:
+    /// the new owner waits for every member's word. Answers with the connection epochs under which they go on, in
+    /// order; `Err(TakenOver)` for one that a newer connection replaced.
+    fn reattach(
+        &self,
+        group: PartitionGroup,
+        host: Member,
+        attachments: Vec<Attachment>,
+    ) -> BoxFuture<'static, Result<Vec<Result<ConnectionEpoch, OwnerError>>, OwnerError>>;
+}
+
+/// What owners tell hosts.
+pub trait HostSide: Send + Sync + 'static {
+    /// Messages for a session on `host`. Never waits: bounded by the window of the attachment. What cannot be handed
+    /// over is redelivered after the next attach.
+    fn deliver(&self, host: &Member, deliver: Deliver);
+
+    /// Closes the connection that a newer one replaced (0x8E). Completes when it is closed, when `host` is dead, or
+    /// after 5 s.
+    fn take_over(
+        &self,
+        host: &Member,
+        client_id: &str,
+        connection: ConnectionEpoch,
+    ) -> BoxFuture<'static, ()>;
+}
