@@ -7,7 +7,7 @@ use crate::controller::plan::{Operation, Plan};
 use crate::controller::topics::KafkaObservation;
 use crate::controller::validate::{Store, ValidatedCluster};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
-use tidemill_crds::{MqttClusterStatus, condition};
+use tidemill_crds::{Kafka, MqttClusterStatus, TopicManagement, condition};
 
 /// Kafka keeps one copy and does not flush it for each record.
 pub(crate) const NOT_POWER_LOSS_DURABLE: &str =
@@ -103,7 +103,7 @@ pub(crate) fn findings(sight: &Sight<'_>) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let (Store::Kafka { kafka, .. }, Some(seen)) = (&cluster.store, &sight.observed.kafka) {
         findings.push(kafka_ready(seen));
-        findings.push(topics_ready(sight.plan, seen, kafka.replication_factor));
+        findings.push(topics_ready(sight.plan, seen, kafka));
     }
     let membership = membership_healthy(cluster, sight.membership);
     let progressing = progressing(sight, &membership);
@@ -126,7 +126,10 @@ fn kafka_ready(seen: &KafkaObservation) -> Finding {
     }
 }
 
-fn topics_ready(plan: &Plan, seen: &KafkaObservation, replication_factor: i16) -> Finding {
+/// Reason of missing topics that the operator makes: they are there in the next pass, so nobody needs to care.
+const CREATING: &str = "Creating";
+
+fn topics_ready(plan: &Plan, seen: &KafkaObservation, kafka: &Kafka) -> Finding {
     let finding =
         |verdict, reason, message: &str| Finding::new(condition::TOPICS_READY, verdict, reason, message);
     if let KafkaObservation::Unreachable { .. } = seen {
@@ -137,9 +140,16 @@ fn topics_ready(plan: &Plan, seen: &KafkaObservation, replication_factor: i16) -
     }
     if !plan.topics.missing.is_empty() {
         let names: Vec<_> = plan.topics.missing.iter().map(|topic| topic.name.as_str()).collect();
-        return finding(Verdict::False, "Missing", &format!("missing: {}", names.join(", ")));
+        return match kafka.topic_management {
+            TopicManagement::Managed => {
+                finding(Verdict::False, CREATING, &format!("being created: {}", names.join(", ")))
+            }
+            TopicManagement::Observe => {
+                finding(Verdict::False, "Missing", &format!("missing: {}", names.join(", ")))
+            }
+        };
     }
-    match replication_factor {
+    match kafka.replication_factor {
         1 => finding(Verdict::True, "SingleReplica", NOT_POWER_LOSS_DURABLE),
         _ => finding(Verdict::True, "AsSpecified", "all topics are as specified"),
     }
@@ -201,7 +211,7 @@ fn degraded(
     replicas: Replicas,
 ) -> Finding {
     let finding = |reason, message: &str| Finding::new(condition::DEGRADED, Verdict::True, reason, message);
-    if let Some(problem) = kafka.iter().find(|finding| !finding.holds()) {
+    if let Some(problem) = kafka.iter().find(|finding| !finding.holds() && finding.reason != CREATING) {
         return finding(problem.reason, &problem.message);
     }
     if !progressing.holds() && replicas.ready < cluster.replicas {
@@ -223,7 +233,7 @@ fn ready(
     membership: &Finding,
     replicas: Replicas,
 ) -> Finding {
-    let obstacle = [(progressing, true), (degraded, true), (membership, false)]
+    let obstacle = [(degraded, true), (progressing, true), (membership, false)]
         .into_iter()
         .find(|(finding, obstructs)| finding.holds() == *obstructs)
         .map(|(finding, _)| finding);

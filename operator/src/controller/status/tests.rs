@@ -165,3 +165,18 @@ fn brokers_that_start_are_progress_for_ten_minutes_and_a_degradation_after_that(
     assert_eq!(verdict(&late, condition::DEGRADED), ("True", "BrokersNotReady"));
     assert_eq!(verdict(&late, condition::READY), ("False", "BrokersNotReady"));
 }
+
+#[test]
+fn topics_that_the_operator_makes_are_no_degradation_and_missing_ones_of_others_are() {
+    let mut cluster = kafka_cluster();
+    let mut observed = healthy_with_kafka();
+    observed.kafka = Some(KafkaObservation::Reached { topics: std::collections::BTreeMap::new() });
+    let managed = status(&cluster, &observed);
+    cluster.spec.kafka.as_mut().unwrap().topic_management = tidemill_crds::TopicManagement::Observe;
+    let others = status(&cluster, &observed);
+
+    assert_eq!(verdict(&managed, condition::TOPICS_READY), ("False", "Creating"));
+    assert_eq!(verdict(&managed, condition::DEGRADED), ("False", "Healthy"));
+    assert_eq!(verdict(&others, condition::TOPICS_READY), ("False", "Missing"));
+    assert_eq!(verdict(&others, condition::DEGRADED), ("True", "Missing"));
+}

@@ -5,32 +5,22 @@
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::wait::{await_condition, conditions};
-use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tidemill_crds::{MqttCluster, mqtt_cluster_definition};
+use tidemill_e2e::kubernetes::client;
 
-const KUBECONFIG: &str = "TIDEMILL_E2E_KUBECONFIG";
 const DEFINITION: &str = "mqttclusters.tidemill.dev";
-const NAMESPACE: &str = "crd-rules";
+const NAMESPACE: &str = "tidemill-rules";
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
-
-async fn connect() -> anyhow::Result<Client> {
-    // A second test of this process finds the provider installed, which is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let path = std::env::var(KUBECONFIG).with_context(|| format!("{KUBECONFIG} is not set"))?;
-    let kubeconfig = Kubeconfig::read_from(&path).with_context(|| format!("cannot read {path}"))?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
-}
 
 /// The API with the definition of this source tree established, and a namespace to try it in.
 async fn clusters() -> anyhow::Result<Api<MqttCluster>> {
-    let client = connect().await?;
-    let params = PatchParams::apply("crd-rules").force();
+    let client = client().await?;
+    let params = PatchParams::apply("tidemill-rules").force();
     let definitions = Api::<CustomResourceDefinition>::all(client.clone());
     definitions.patch(DEFINITION, &params, &Patch::Apply(mqtt_cluster_definition())).await?;
     let established = await_condition(definitions, DEFINITION, conditions::is_crd_established());
@@ -59,8 +49,8 @@ fn changed(mut spec: Value, changes: &[(&str, Value)]) -> Value {
         }
         let entries = target.as_object_mut().expect("the parent of a change is an object");
         match value {
-            Value::Null => drop(entries.remove(*key)),
-            value => drop(entries.insert((*key).to_owned(), value.clone())),
+            Value::Null => drop(entries.remove(key)),
+            value => drop(entries.insert(key.to_owned(), value.clone())),
         }
     }
     spec
@@ -77,7 +67,7 @@ fn document(name: &str, spec: &Value) -> Value {
 
 /// What the API server says to `spec` under `name`: nothing is stored.
 async fn dry_run(clusters: &Api<MqttCluster>, name: &str, spec: &Value) -> Result<MqttCluster, String> {
-    let params = PatchParams::apply("crd-rules").force().dry_run();
+    let params = PatchParams::apply("tidemill-rules").force().dry_run();
     let answer = clusters.patch(name, &params, &Patch::Apply(document(name, spec))).await;
     answer.map_err(|error| error.to_string())
 }
@@ -142,20 +132,18 @@ async fn a_new_cluster_is_let_in_or_refused_with_a_plain_reason() -> anyhow::Res
 #[tokio::test]
 async fn what_must_not_change_cannot_be_changed_not_even_in_two_steps() -> anyhow::Result<()> {
     let clusters = clusters().await?;
-    let params = PatchParams::apply("crd-rules").force();
+    let params = PatchParams::apply("tidemill-rules").force();
     let prefixed = changed(kafka_spec(), &[("kafka/topicPrefix", json!("iot"))]);
     for (name, spec) in [("kept", kafka_spec()), ("prefixed", prefixed.clone()), ("solo", embedded_spec())] {
         clusters.patch(name, &params, &Patch::Apply(document(name, &spec))).await?;
     }
 
     let plain = |changes: &[(&str, Value)]| changed(kafka_spec(), changes);
-    let switched = |spec: Value, store: &str| {
-        changed(
-            spec,
-            &[("kafka", Value::Null), ("embedded", Value::Null), (store, json!({"bootstrapServers": "k:1"}))],
-        )
-    };
     let to_embedded = plain(&[("kafka", Value::Null), ("embedded", json!({})), ("replicas", json!(1))]);
+    let to_kafka = changed(
+        embedded_spec(),
+        &[("embedded", Value::Null), ("kafka", json!({"bootstrapServers": "kafka:9092"}))],
+    );
     let refused = [
         ("kept", plain(&[("kafka/partitions", json!(64))]), "partitions cannot change"),
         ("kept", plain(&[("kafka/partitionGroups", json!(8))]), "partitionGroups cannot change"),
@@ -168,7 +156,7 @@ async fn what_must_not_change_cannot_be_changed_not_even_in_two_steps() -> anyho
             "topicPrefix cannot change",
         ),
         ("kept", to_embedded, "cannot switch between kafka and embedded"),
-        ("solo", switched(embedded_spec(), "kafka"), "cannot switch between kafka and embedded"),
+        ("solo", to_kafka, "cannot switch between kafka and embedded"),
         (
             "solo",
             changed(embedded_spec(), &[("storage/size", json!("2Gi"))]),
@@ -197,7 +185,7 @@ async fn what_must_not_change_cannot_be_changed_not_even_in_two_steps() -> anyho
 #[tokio::test]
 async fn scaling_goes_through_the_scale_subresource() -> anyhow::Result<()> {
     let clusters = clusters().await?;
-    let params = PatchParams::apply("crd-rules").force();
+    let params = PatchParams::apply("tidemill-rules").force();
     clusters.patch("scaled", &params, &Patch::Apply(document("scaled", &kafka_spec()))).await?;
 
     let scale = json!({"spec": {"replicas": 5}});
