@@ -13,3 +13,4 @@ pub mod partition;
 pub mod record;
 pub mod time;
 pub mod topic;
+pub mod trie;
