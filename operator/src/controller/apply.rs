@@ -24,7 +24,7 @@ pub struct ApplyError {
     kind: String,
     name: String,
     #[source]
-    source: kube::Error,
+    source: Box<kube::Error>,
 }
 
 /// Applies `objects` in the order in which brokers need them, the StatefulSet last.
@@ -115,11 +115,11 @@ where
             verb: "deletion",
             kind: K::kind(&()).into_owned(),
             name: name.to_owned(),
-            source,
+            source: Box::new(source),
         }),
     }
 }
 
 fn failed<K: Resource<DynamicType = ()>>(verb: &'static str, object: &K, source: kube::Error) -> ApplyError {
-    ApplyError { verb, kind: K::kind(&()).into_owned(), name: object.name_any(), source }
+    ApplyError { verb, kind: K::kind(&()).into_owned(), name: object.name_any(), source: Box::new(source) }
 }
