@@ -9,6 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::path::Path;
 use tidemill_contract::names;
 use tidemill_crds::MqttCluster;
 
@@ -128,4 +129,14 @@ pub(crate) fn healthy(replicas: i32) -> Observed {
         stateful_set: Some(stateful_set),
         ..Observed::default()
     }
+}
+
+/// Compares with a file of `tests/golden`, or writes it when `TIDEMILL_UPDATE_GOLDEN` is set.
+pub(crate) fn assert_golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("TIDEMILL_UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let golden = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(golden == text, "{} is not what is built", path.display());
 }

@@ -9,8 +9,8 @@ use crate::controller::topics::{KafkaObservation, TopicReport, compare_topics, d
 use crate::controller::validate::{Store, ValidatedCluster};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
 use std::collections::BTreeSet;
 use tidemill_contract::names;
 use tidemill_crds::TopicManagement;
@@ -151,7 +151,7 @@ fn next_replicas(cluster: &ValidatedCluster, observed: &Observed, membership: &M
         return cluster.replicas;
     }
     let leaving = |member: &str| ordinal(&cluster.name, member).is_some_and(|ordinal| ordinal >= present);
-    let pods_gone = !observed.pods.iter().any(|pod| leaving(&pod.name_any()));
+    let pods_gone = !observed.pods.iter().any(|pod| leaving(name(&pod.metadata)));
     let groups_moved = !membership.groups.values().flatten().any(|owner| leaving(owner));
     let nobody_ready = !observed.pods.iter().any(is_ready);
     if pods_gone && (groups_moved || nobody_ready) { present - 1 } else { present }
@@ -215,10 +215,15 @@ fn surplus(cluster: &ValidatedCluster, observed: &Observed) -> Vec<Surplus> {
     let mut wanted: BTreeSet<_> =
         cluster.listeners.iter().map(|listener| cluster.listener_service(listener)).collect();
     wanted.insert(cluster.peer_service());
-    let services = observed.services.iter().map(ResourceExt::name_any).filter(|name| !wanted.contains(name));
-    let budgets =
-        observed.disruption_budgets.iter().map(ResourceExt::name_any).filter(|_| cluster.replicas < 2);
+    let services = observed.services.iter().map(|service| name(&service.metadata).to_owned());
+    let services = services.filter(|name| !wanted.contains(name));
+    let budgets = observed.disruption_budgets.iter().map(|budget| name(&budget.metadata).to_owned());
+    let budgets = budgets.filter(|_| cluster.replicas < 2);
     services.map(Surplus::Service).chain(budgets.map(Surplus::DisruptionBudget)).collect()
+}
+
+fn name(metadata: &ObjectMeta) -> &str {
+    metadata.name.as_deref().unwrap_or_default()
 }
 
 fn ordinal(cluster: &str, member: &str) -> Option<i32> {

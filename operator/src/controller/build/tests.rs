@@ -3,11 +3,10 @@
 
 use super::*;
 use crate::controller::dereference::Observed;
-use crate::controller::fixtures::{embedded_cluster, identity, kafka_cluster, now};
+use crate::controller::fixtures::{assert_golden, embedded_cluster, identity, kafka_cluster, now};
 use crate::controller::plan::plan;
 use crate::controller::validate::validate;
 use serde::Serialize;
-use std::path::Path;
 use tidemill_crds::MqttCluster;
 
 fn built(cluster: &MqttCluster) -> Objects {
@@ -35,15 +34,6 @@ fn documents(objects: &Objects) -> String {
     text.extend(objects.disruption_budget.iter().map(document));
     text.push_str(&document(&objects.stateful_set));
     text
-}
-
-fn assert_golden(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
-    if std::env::var_os("TIDEMILL_UPDATE_GOLDEN").is_some() {
-        std::fs::write(&path, text).unwrap();
-    }
-    let golden = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(golden == text, "{} is not what is built", path.display());
 }
 
 #[test]

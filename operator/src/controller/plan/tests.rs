@@ -39,7 +39,7 @@ fn a_new_cluster_gets_every_lease_and_its_groups_may_be_claimed_at_once() {
 #[test]
 fn a_lost_group_lease_is_made_again_without_the_right_to_claim_at_once() {
     let mut observed = healthy(3);
-    observed.leases.retain(|lease| lease.name_any() != "demo.pg.5");
+    observed.leases.retain(|lease| name(&lease.metadata) != "demo.pg.5");
 
     let plan = planned(&kafka_cluster(), &observed);
 
@@ -82,7 +82,7 @@ fn brokers_are_taken_away_one_by_one() {
 fn the_next_broker_stays_while_the_last_one_still_owns_a_group() {
     let mut observed = healthy(4);
     observed.leases.push(lease("demo.member.demo-4", "", 2, Some("Leaving")));
-    observed.leases.retain(|lease| lease.name_any() != "demo.pg.0");
+    observed.leases.retain(|lease| name(&lease.metadata) != "demo.pg.0");
     observed.leases.push(lease("demo.pg.0", "demo-4_00000000000000aa_1", 1, None));
 
     assert_eq!(planned(&with_replicas(2), &observed).replicas, 4);
