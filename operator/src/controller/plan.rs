@@ -109,6 +109,23 @@ pub fn plan(cluster: &ValidatedCluster, observed: &Observed, default_image: &str
     }
 }
 
+/// An object that is left of a former cluster of the same name, if there is one. The garbage collector removes it soon;
+/// built upon now, it would vanish under the new brokers.
+#[must_use]
+pub fn left_over(cluster: &ValidatedCluster, observed: &Observed) -> Option<String> {
+    let foreign = |metadata: &ObjectMeta| {
+        let owners = metadata.owner_references.iter().flatten();
+        owners.filter(|owner| owner.controller == Some(true)).any(|owner| owner.uid != cluster.uid)
+    };
+    let sets = observed.stateful_set.iter().map(|set| ("StatefulSet", &set.metadata));
+    let leases = observed.leases.iter().map(|lease| ("Lease", &lease.metadata));
+    let services = observed.services.iter().map(|service| ("Service", &service.metadata));
+    let secrets =
+        observed.authority.iter().chain(&observed.peer_tls).map(|secret| ("Secret", &secret.metadata));
+    let mut all = sets.chain(leases).chain(services).chain(secrets);
+    all.find(|(_, metadata)| foreign(metadata)).map(|(kind, metadata)| format!("{kind} {}", name(metadata)))
+}
+
 impl Plan {
     /// Topics that the operator may create in this pass.
     #[must_use]

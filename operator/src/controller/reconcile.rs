@@ -5,7 +5,7 @@ use crate::clients::kafka::{CreateError, KafkaObserver};
 use crate::controller::apply::{ApplyError, FIELD_MANAGER, apply, delete_surplus};
 use crate::controller::build::build;
 use crate::controller::dereference::{Observed, dereference};
-use crate::controller::plan::{Operation, Plan, plan};
+use crate::controller::plan::{Operation, Plan, left_over, plan};
 use crate::controller::status::{NOT_POWER_LOSS_DURABLE, build_status, failed_status, refused_status};
 use crate::controller::topics::KafkaObservation;
 use crate::controller::validate::{Refusal, Store, ValidatedCluster, validate};
@@ -49,6 +49,11 @@ pub enum PassError {
     /// Reading failed.
     #[error("reading the cluster's objects failed: {0}")]
     Dereference(#[source] kube::Error),
+    /// A former cluster of the same name is not removed yet.
+    #[error(
+        "{0} belongs to something else, probably to a former cluster of this name; waiting until it is gone"
+    )]
+    LeftOver(String),
     /// A certificate could not be issued.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
@@ -82,6 +87,7 @@ pub async fn reconcile(cluster: &MqttCluster, shared: &Shared) -> Result<Option<
         Err(PassError::TimedOut) => Outcome::TimedOut,
         Err(
             PassError::Dereference(_)
+            | PassError::LeftOver(_)
             | PassError::Authority(_)
             | PassError::Apply(_)
             | PassError::Topics(_)
@@ -113,6 +119,9 @@ async fn pass(cluster: &MqttCluster, shared: &Shared) -> Result<(Outcome, Option
     };
     let mut observed =
         dereference(&shared.client, &shared.kafka, &validated).await.map_err(PassError::Dereference)?;
+    if let Some(object) = left_over(&validated, &observed) {
+        return Err(PassError::LeftOver(object));
+    }
     let plan = plan(&validated, &observed, &shared.default_image, now);
     if !validated.paused {
         warn_once_per_generation(cluster, &validated, shared).await;

@@ -170,3 +170,16 @@ fn the_service_of_a_removed_listener_is_surplus() {
 
     assert_eq!(planned(&kafka_cluster(), &observed).surplus, [Surplus::Service("demo-old".to_owned())]);
 }
+
+#[test]
+fn what_is_left_of_a_former_cluster_of_that_name_is_not_built_upon() {
+    let mut observed = healthy(3);
+    let cluster = validate(&kafka_cluster()).unwrap();
+    assert_eq!(left_over(&cluster, &observed), None);
+
+    let mut former = cluster.owner_reference();
+    former.uid = "another".to_owned();
+    observed.leases[4].metadata.owner_references = Some(vec![former]);
+
+    assert_eq!(left_over(&cluster, &observed), Some("Lease demo.pg.1".to_owned()));
+}

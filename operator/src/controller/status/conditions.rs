@@ -14,6 +14,7 @@ pub(crate) const NOT_POWER_LOSS_DURABLE: &str =
     "replicationFactor 1 is not power-loss durable: Kafka acknowledges before the disk has it";
 /// Brokers that are not ready this long after a change are not on their way any more.
 const START_TIMEOUT: SignedDuration = SignedDuration::from_mins(10);
+const PAUSED: &str = "spec.paused is set: nothing is changed";
 const MESSAGE_LENGTH_MAX: usize = 1_024;
 
 /// Status of a condition.
@@ -157,6 +158,9 @@ fn topics_ready(plan: &Plan, seen: &KafkaObservation, kafka: &Kafka) -> Finding 
 
 fn progressing(sight: &Sight<'_>, membership: &Finding) -> Finding {
     let Sight { cluster, plan, replicas, .. } = sight;
+    if cluster.paused {
+        return Finding::new(condition::PROGRESSING, Verdict::False, "Paused", PAUSED);
+    }
     let finding =
         |reason, message: &str| Finding::new(condition::PROGRESSING, Verdict::True, reason, message);
     match plan.operation {
@@ -258,7 +262,7 @@ fn available(replicas: Replicas) -> Finding {
 
 fn paused(cluster: &ValidatedCluster) -> Finding {
     if cluster.paused {
-        Finding::new(condition::PAUSED, Verdict::True, "Paused", "spec.paused is set: nothing is changed")
+        Finding::new(condition::PAUSED, Verdict::True, "Paused", PAUSED)
     } else {
         Finding::new(condition::PAUSED, Verdict::False, "NotPaused", "changes are applied")
     }

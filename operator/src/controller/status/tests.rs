@@ -136,11 +136,13 @@ fn a_refused_spec_is_told_in_its_own_words_and_nothing_else_is_forgotten() {
 fn a_paused_cluster_says_so() {
     let mut cluster = kafka_cluster();
     cluster.spec.paused = true;
+    cluster.spec.replicas = 5;
 
     let status = status(&cluster, &healthy_with_kafka());
 
     assert_eq!(verdict(&status, condition::PAUSED), ("True", "Paused"));
-    assert_eq!(verdict(&status, condition::READY), ("True", "AllReady"));
+    assert_eq!(verdict(&status, condition::PROGRESSING), ("False", "Paused"));
+    assert_eq!(verdict(&status, condition::AVAILABLE), ("True", "BrokerReady"));
 }
 
 #[test]
