@@ -27,7 +27,8 @@ test: ## everything: check, then tests on a real Kafka and a real Kubernetes (ro
 	@deploy/ci/steps.sh check services
 
 bench: ## the benchmarks; prints figures
-	@deploy/local/tools.sh packages build
+	@deploy/local/tools.sh packages build clients
+	cargo build --release --locked -p tidemill-broker
 	cargo run --release --locked -p tidemill-e2e --bin bench -- $(ARGS)
 
 soak: ## the long forms of the crash, fault and race tests (root)

@@ -18,7 +18,7 @@ explain() {
   say "it did not work; this is how things stand"
   kubectl get nodes,mqttclusters,statefulsets,pods,leases --all-namespaces
   kubectl describe mqttcluster "$name" --namespace "$namespace" | tail -n 30
-  kubectl logs "${operators[@]}" --tail 30
+  kubectl logs --namespace tidemill-system --selector app.kubernetes.io/instance=tidemill --tail 30
   kubectl logs --namespace "$namespace" --selector "tidemill.dev/cluster=$name" --prefix --tail 15
   kubectl get events --namespace "$namespace" --sort-by .lastTimestamp | tail -n 10
   echo "the cluster still runs, to be looked into: eval \"\$($cluster env)\"; 'make down' removes it"
@@ -32,23 +32,8 @@ setup() {
   say "Kubernetes and Kafka"
   "$cluster" up 1
   "$cluster" kafka 1
-  "$cluster" load "$TIDEMILL_CACHE/images/tidemill-broker.tar" "$TIDEMILL_CACHE/images/tidemill-operator.tar"
-}
-
-operators=(--namespace tidemill-system --selector app.kubernetes.io/instance=tidemill)
-
-install() {
-  local version known=no
-  version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$repo/Cargo.toml")
   say "the operator, from its Helm chart"
-  helm upgrade --install tidemill-crds "$repo/charts/tidemill-crds" --wait --timeout 1m >/dev/null
-  if helm status tidemill --namespace tidemill-system >/dev/null 2>&1; then known=yes; fi
-  helm upgrade --install tidemill "$repo/charts/tidemill" --namespace tidemill-system --create-namespace \
-    --set image.repository=localhost/tidemill-operator --set "image.tag=$version" \
-    --set "brokerImage=localhost/tidemill-broker:$version" --wait --timeout 2m >/dev/null
-  # The tag is the same for every build of a version: pods that may run an older build are made anew.
-  [ "$known" = no ] || kubectl rollout restart deployment "${operators[@]}" >/dev/null
-  kubectl rollout status deployment "${operators[@]}" --timeout 2m
+  "$here/install.sh"
 }
 
 apply() {
@@ -102,7 +87,6 @@ setup
 eval "$("$cluster" env)"
 trap explain ERR
 set -E
-install
 apply
 trap - ERR
 usage
