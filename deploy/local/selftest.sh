@@ -61,8 +61,11 @@ YAML
   expect "a process of the host reaches a Service" from_host "$service" 80
   fault -A TIDEMILL-FAULTS -s "$one" -d "$two" -j DROP
   expect "a fault rule cuts one pod from another" fails in_pod "nc -w 1 $two 8000 </dev/null | grep hello"
+  fault -A TIDEMILL-FAULTS -s "$one" -d 10.88.0.1 -p tcp --dport 6443 -j DROP
+  expect "a fault rule cuts a pod from the API server" fails in_pod 'nc -w 1 kubernetes.default.svc 443 </dev/null'
   fault -F TIDEMILL-FAULTS
-  expect "flushing the rules heals it" in_pod "nc -w 1 $two 8000 </dev/null | grep hello"
+  expect "flushing the rules heals one" in_pod "nc -w 1 $two 8000 </dev/null | grep hello"
+  expect "and the other" in_pod 'nc -w 1 kubernetes.default.svc 443 </dev/null'
   kubectl delete pod/selftest-greeter pod/selftest-guest service/selftest-greeter --wait=false >/dev/null
 }
 
