@@ -73,7 +73,7 @@ step_kubernetes() {
   $cluster up 1
   $cluster kafka 1
   deploy/local/install.sh
-  e2e kubernetes
+  e2e kubernetes || { deploy/local/explain.sh; return 1; }
 }
 
 # Which test files of e2e/tests belong to which step; each matches one of these.
@@ -143,6 +143,7 @@ run_services() {
   local failed=0 name
   every_test_has_a_step || return 1
   # What a demo or an interrupted run left would decide the outcome.
+  services_started=yes
   $cluster down
   for name in tools binaries; do run_step "$name" || return 1; done
   for name in standalone recipe kafka processes; do run_step "$name" || failed=1; done
@@ -153,7 +154,14 @@ run_services() {
 finish() {
   local status=$? i
   trap - EXIT INT TERM
-  if [ "$with_services" = yes ]; then $cluster down || status=1; fi
+  if [ "$services_started" = yes ]; then
+    if [ "$status" -ne 0 ] && [ -d "$TIDEMILL_CACHE/run/local/logs" ]; then
+      rm -rf "$TIDEMILL_CACHE/failed-logs"
+      cp -r "$TIDEMILL_CACHE/run/local/logs" "$TIDEMILL_CACHE/failed-logs"
+      printf '\nlogs of the local cluster: %s\n' "$TIDEMILL_CACHE/failed-logs"
+    fi
+    $cluster down || status=1
+  fi
   printf '\n%-14s %8s  %s\n' step seconds result
   for i in "${!names[@]}"; do printf '%-14s %8d  %s\n' "${names[i]}" "${seconds[i]}" "${results[i]}"; done
   printf '%-14s %8d\n' total "$SECONDS"
@@ -165,6 +173,7 @@ if [ "${1:-}" = --step ]; then
   exit
 fi
 
+services_started=no
 with_services=no
 for group in "$@"; do
   case $group in

@@ -12,15 +12,10 @@ name=demo
 say() { printf '\n== %s\n' "$*"; }
 die() { echo "demo: $*" >&2; exit 1; }
 
-# What a reader needs when the cluster does not come up.
 explain() {
   set +e
   say "it did not work; this is how things stand"
-  kubectl get nodes,mqttclusters,statefulsets,pods,leases --all-namespaces
-  kubectl describe mqttcluster "$name" --namespace "$namespace" | tail -n 30
-  kubectl logs --namespace tidemill-system --selector app.kubernetes.io/instance=tidemill --tail 30
-  kubectl logs --namespace "$namespace" --selector "tidemill.dev/cluster=$name" --prefix --tail 15
-  kubectl get events --namespace "$namespace" --sort-by .lastTimestamp | tail -n 10
+  "$here/explain.sh"
   echo "the cluster still runs, to be looked into: eval \"\$($cluster env)\"; 'make down' removes it"
 }
 
