@@ -10,7 +10,7 @@ fn root() -> PathBuf {
 
 fn assert_golden(path: &Path, generated: &str) {
     if std::env::var_os("TIDEMILL_UPDATE_GOLDEN").is_some() {
-        std::fs::write(path, generated).unwrap();
+        std::fs::write(path, generated).expect("the checkout is writable");
     }
     let checked_in = std::fs::read_to_string(path).unwrap_or_default();
     assert!(checked_in == generated, "{} is not what the types say: run `make crds`", path.display());
@@ -61,12 +61,12 @@ fn list_keys(prefix: &str, schema: &Value, table: &mut String) {
             None => (format!("{prefix}{name}"), property),
         };
         let default = match &property["default"] {
-            Value::Null => String::new(),
-            Value::Array(_) | Value::Object(_) => String::new(),
-            plain => format!("`{}`", plain.to_string().trim_matches('"')),
+            Value::Null | Value::Array(_) | Value::Object(_) => String::new(),
+            Value::String(text) => format!("`{text}`"),
+            number @ (Value::Bool(_) | Value::Number(_)) => format!("`{number}`"),
         };
         let what = property["description"].as_str().unwrap_or_default().replace('\n', " ");
-        writeln!(table, "| `{path}` | {default} | {what} |").unwrap();
+        writeln!(table, "| `{path}` | {default} | {what} |").expect("a String takes everything");
         // Kubernetes documents its own types.
         if path != "resources" {
             list_keys(&format!("{path}."), nested, table);

@@ -26,12 +26,14 @@ fn desired(test: &str, replication_factor: i16) -> Vec<Topic> {
             "auth": {"anonymous": true},
         },
     });
-    desired_topics(&validate(&serde_json::from_value(cluster).unwrap()).unwrap())
+    let cluster = serde_json::from_value(cluster).expect("the document is an MqttCluster");
+    desired_topics(&validate(&cluster).expect("the cluster is valid"))
 }
 
 async fn compared(observer: &KafkaObserver, topics: &[Topic]) -> TopicReport {
     let names = topics.iter().map(|topic| topic.name.clone()).collect();
-    match observer.observe(&kafka().unwrap(), names).await {
+    let servers = kafka().expect("TIDEMILL_E2E_KAFKA names the Kafka of the test");
+    match observer.observe(&servers, names).await {
         KafkaObservation::Reached { topics: observed } => compare_topics(topics, &observed),
         KafkaObservation::Unreachable { reason } => panic!("{reason}"),
     }
