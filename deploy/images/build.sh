@@ -44,7 +44,7 @@ build_pause() {
   context=$(mktemp -d)
   mkdir -p "$context/bin"
   cp /bin/busybox "$context/bin/"
-  for applet in sh cat ls nc nslookup ping sleep wget; do ln -s busybox "$context/bin/$applet"; done
+  for applet in sh cat echo grep ls nc nslookup ping sleep timeout wget; do ln -s busybox "$context/bin/$applet"; done
   pack pause 1 "$context"
   rm -rf "$context"
 }
@@ -55,7 +55,8 @@ build_program() {
   binary=$(release_folder)/tidemill-$name
   base=$("$here/base.sh" "$binary")
   context=$(mktemp -d)
-  cp -a "$base" "$context/base"
+  # An archive, because only that keeps owners.
+  tar -C "$base" --sort=name --numeric-owner -cf "$context/base.tar" .
   cp "$binary" "$context/"
   pack "$name" "$(version)" "$context"
   printf '    binary %s, base %s (%s)\n' "$(size_of "$binary")" "$(du -sh --apparent-size "$base" | cut -f1)" "$(tr '\n' ' ' < "$base/../packages")"
