@@ -2,12 +2,11 @@
 //! admin`, and takes them down in the other direction.
 
 mod data_path;
-mod threads;
 
 pub use data_path::{DataPath, Foundation, Wiring};
-pub use threads::{ConnectionThreads, default_count};
 
-use crate::admin::{Admin, AdminError};
+use crate::admin::{Admin, AdminError, AdminParts};
+use crate::connection::{ConnectionThreads, Services, default_count};
 use crate::listener::{BindError, ConnectionCount, Listener};
 use futures::future::BoxFuture;
 use std::io;
@@ -48,7 +47,7 @@ pub enum StartError {
 /// A running broker.
 pub struct Running {
     data_path: DataPath,
-    services: Arc<crate::connection::Services>,
+    services: Arc<Services>,
     threads: Arc<ConnectionThreads>,
     addresses: Vec<SocketAddr>,
     admin_address: SocketAddr,
@@ -75,7 +74,7 @@ pub async fn start(
         listeners.push(Listener::bind(listener).await?);
     }
     let addresses = listeners.iter().map(Listener::address).collect();
-    let data_path = DataPath::new(config, foundation)?;
+    let data_path = DataPath::new(foundation)?;
     let wiring = wire(&data_path);
     let services = data_path.connect(config, &wiring);
     let count = config.threads.map_or_else(default_count, usize::from);
@@ -83,7 +82,16 @@ pub async fn start(
 
     let mut tasks = JoinSet::new();
     let accepting = CancellationToken::new();
-    let admin = Admin::bind(&config.admin, &data_path, &wiring, &threads).await?;
+    let parts = AdminParts {
+        partitioning: data_path.partitioning,
+        validity: Arc::clone(&data_path.validity),
+        router: Arc::clone(&data_path.router),
+        metrics: data_path.metrics.clone(),
+        view: wiring.view.clone(),
+        waiting_for: Arc::clone(&wiring.waiting_for),
+        threads: threads.handles().to_vec(),
+    };
+    let admin = Admin::bind(&config.admin, parts).await?;
     let admin_address = admin.address();
     tasks.spawn(admin.serve());
     let wills = Arc::clone(&services.wills);
