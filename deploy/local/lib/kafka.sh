@@ -45,7 +45,7 @@ kafka_await() { await 90 "kafka$1" kafka_started "$1"; }
 kafka_started() { tac "$RUN/logs/kafka$1.log" | sed '/^--- started/q' | grep 'Kafka Server started'; }
 
 # The quick compiler only, one collector thread, no huge young space: brokers for tests start often and work little.
-KAFKA_JVM=(-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Djava.awt.headless=true
+KAFKA_JVM=(-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto -Djava.awt.headless=true
   -Dorg.slf4j.simpleLogger.defaultLogLevel=warn
   -Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info -Dorg.slf4j.simpleLogger.showDateTime=true
   "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss,SSS")
