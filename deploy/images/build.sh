@@ -34,7 +34,7 @@ pack() {
 }
 
 commit_time() { git -C "$repo" log -1 --format=%ct 2>/dev/null || echo 0; }
-revision() { git -C "$repo" rev-parse HEAD 2>/dev/null || echo unknown; }
+revision() { git -C "$repo" describe --always --abbrev=40 --dirty --exclude '*' 2>/dev/null || echo unknown; }
 size_of() { du -h --apparent-size "$1" | cut -f1; }
 
 build_pause() {
