@@ -224,6 +224,9 @@ pub struct PodStatus {
     pub member: MemberId,
     /// Its UID.
     pub pod_uid: String,
+    /// Version of the pod object. Comparable with those of leases, because one API server stores both; where it is not, a
+    /// pod of another UID must not be reported.
+    pub version: ResourceVersion,
     /// Ids of containers of the broker whose status is `terminated` (current and last state). Phase `Failed` and a missing
     /// pod prove nothing and are not reported.
     pub terminated: BTreeSet<String>,
