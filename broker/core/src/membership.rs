@@ -6,8 +6,11 @@
 //! each returns `None`, and calls [`Membership::handle_timeout`] at [`Membership::poll_timeout`].
 
 pub mod annotations;
+pub mod config;
+pub mod event;
 pub mod lease;
 pub mod message;
+pub mod split;
 pub mod timings;
 
 mod decision;
@@ -17,7 +20,6 @@ mod knowledge;
 mod outbox;
 mod ownership;
 mod renewal;
-pub mod split;
 mod trust;
 mod validity;
 mod view_change;
@@ -28,6 +30,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::member::{Member, MemberEpoch, MemberId, OwnerEpoch};
 use crate::partition::PartitionGroup;
 use crate::time::BootTime;
+use config::MembershipConfig;
+use event::{KnownMember, MembershipEvent, Renewed};
 use expiry::Promises;
 use knowledge::Knowledge;
 use lease::{
@@ -41,134 +45,6 @@ use split::SplitWatch;
 use timings::{Mode, Timings};
 use trust::WatchTrust;
 use validity::{Grants, OwnLease};
-
-/// What one start of a broker brings along.
-#[derive(Debug, Clone)]
-pub struct MembershipConfig {
-    /// Name of this member; names its lease.
-    pub member: MemberId,
-    /// UID of the pod; without pods an id of the data directory.
-    pub pod_uid: String,
-    /// `host:port` that peers dial.
-    pub endpoint: String,
-    /// Peer protocol spoken.
-    pub protocol: ProtocolRange,
-    /// Number of partition groups.
-    pub group_count: u16,
-    /// What to do when renewing is not possible.
-    pub mode: Mode,
-    /// `None`: derived from the number of member leases.
-    pub timings: Option<Timings>,
-    /// Whether members go by a view (needed for [`Mode::Hold`] and for split verdicts). The same for all members.
-    pub view: ViewUse,
-    /// Whether a pod of the same name with another UID proves the death of a lease's holder.
-    pub identity: StatefulSetIdentity,
-    /// Fresh random number of this start; every boot id is derived from it.
-    pub seed: u64,
-}
-
-/// Whether a member goes by the view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ViewUse {
-    /// It serves only while it is in the view and obeys split verdicts.
-    Obeyed,
-    /// The view object is not needed and not read. Not allowed with [`Mode::Hold`].
-    Ignored,
-}
-
-/// Whether Kubernetes' promise of one pod per StatefulSet name counts as proof of death.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StatefulSetIdentity {
-    /// It does. Broken by force-deleting a pod whose process still runs.
-    Trusted,
-    /// It does not (`membership.strictIdentity: true`).
-    Doubted,
-}
-
-/// What the shell must do or know. In the order in which it became true.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MembershipEvent {
-    /// This broker has a lease under a new boot id; a consistent list was read after the lease was written, so that
-    /// [`Membership::members`] and [`Membership::owners`] are complete. Its validity runs.
-    Joined {
-        /// This broker's name and new boot id: what it names itself to peers.
-        member: Member,
-        /// Its epoch.
-        epoch: MemberEpoch,
-    },
-    /// This broker's lease says `Serving` now (and it is in the view, where one is obeyed).
-    Serving,
-    /// This broker claimed the group; a consistent list was read after the claim. Take it over: open its state, and report
-    /// a higher stored epoch by [`Membership::handle_epoch_raised`].
-    StartGroup {
-        /// Which group.
-        group: PartitionGroup,
-        /// Owner epoch that the lease carries: above every earlier one that this broker knows of.
-        epoch: OwnerEpoch,
-    },
-    /// Stop owning the group for good, then call [`Membership::handle_group_stopped`]. Nothing may be acknowledged for it
-    /// after that call.
-    StopGroup {
-        /// Which group.
-        group: PartitionGroup,
-        /// Whether what is pending may still be flushed.
-        urgency: StopUrgency,
-    },
-    /// [`Membership::members`] or [`Membership::owners`] changed.
-    MembersChanged,
-    /// This incarnation is over: close every client and stop every group at once, give up all acknowledgements, then call
-    /// [`Membership::handle_closed`].
-    Invalid {
-        /// Why.
-        reason: InvalidReason,
-    },
-    /// The lease was given up after [`Membership::handle_leave`]; the process may end.
-    Left,
-}
-
-/// How a group must be stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StopUrgency {
-    /// This broker still owns it: flush, then stop.
-    Handover,
-    /// It no longer owns it: stop at once.
-    Lost,
-}
-
-/// Why an incarnation is over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum InvalidReason {
-    /// Neither renewals nor grants reached far enough.
-    ValidityEnded,
-    /// The member lease carries a higher epoch or another holder.
-    Expired,
-    /// A split verdict dropped it from the view.
-    Dropped,
-    /// An administrator declared its pod dead.
-    DeclaredDead,
-}
-
-/// A member whose lease has a holder.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KnownMember {
-    /// Name and boot id.
-    pub member: Member,
-    /// Epoch under which it joined.
-    pub epoch: MemberEpoch,
-    /// Whether its lease was seen to change within the duration it names. Not renewed is not dead.
-    pub renewed: Renewed,
-    /// All that its lease says.
-    pub lease: MemberLease,
-}
-
-/// Whether a lease was seen to change within its duration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Renewed {
-    /// It was.
-    Lately,
-    /// It was not: its holder may be held, dead, or about to be expired.
-    NotLately,
-}
 
 /// What the shell wants this broker to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use super::config::ViewUse;
+use super::event::MembershipEvent;
 use super::join::LOOK_AGAIN;
 use super::lease::{LeaseContent, LeaseKey, Observed, ResourceVersion, WriteId};
 use super::message::PeerMessage;
 use super::outbox::{Outstanding, Purpose};
 use super::timings::{Mode, Timings};
-use super::{Membership, MembershipEvent, Phase, ViewUse};
+use super::{Membership, Phase};
 use crate::member::MemberId;
 use crate::time::BootTime;
 use std::collections::BTreeSet;

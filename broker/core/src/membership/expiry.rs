@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::Membership;
+use super::config::StatefulSetIdentity;
 use super::lease::{Holder, LeaseContent, LeaseKey, MemberLease, NamedMember, ResourceVersion};
 use super::message::PeerMessage;
 use super::outbox::Purpose;
 use super::timings::{Mode, Timings};
-use super::{Membership, StatefulSetIdentity};
 use crate::member::{Member, MemberEpoch, MemberId};
 use crate::time::BootTime;
 

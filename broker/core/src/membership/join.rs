@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::config::StatefulSetIdentity;
+use super::event::MembershipEvent;
 use super::expiry::Judgement;
 use super::lease::{Holder, LeaseContent, LeaseKey, MemberLease, MemberState, NamedMember};
 use super::outbox::{Outstanding, Purpose};
 use super::validity::{Announced, Grants, OwnLease};
-use super::{Desired, Membership, MembershipEvent, Phase, StatefulSetIdentity, Tenancy};
+use super::{Desired, Membership, Phase, Tenancy};
 use crate::member::{Incarnation, Member, MemberEpoch};
 use crate::time::BootTime;
 

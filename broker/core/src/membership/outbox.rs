@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::MembershipEvent;
+use super::event::MembershipEvent;
 use super::lease::{LeaseContent, LeaseKey, LeaseWrite, ListId, NamedMember, ResourceVersion, WriteId};
 use super::message::PeerMessage;
 use crate::member::{Incarnation, MemberId, OwnerEpoch};

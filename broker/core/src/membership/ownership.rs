@@ -6,9 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::event::{MembershipEvent, StopUrgency};
 use super::lease::{GroupLease, LeaseContent, LeaseKey, MemberState, NamedMember, ResourceVersion};
 use super::outbox::Purpose;
-use super::{Desired, Membership, MembershipEvent, Phase, StopUrgency};
+use super::{Desired, Membership, Phase};
 use crate::assignment;
 use crate::member::{Member, MemberId, OwnerEpoch};
 use crate::partition::PartitionGroup;

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use super::config::ViewUse;
+use super::event::{InvalidReason, MembershipEvent};
 use super::lease::{LeaseContent, LeaseKey, MemberLease, MemberState, NamedMember};
 use super::outbox::Purpose;
 use super::validity::Announced;
-use super::{Desired, InvalidReason, Membership, MembershipEvent, Phase, Tenancy, ViewUse};
+use super::{Desired, Membership, Phase, Tenancy};
 use crate::member::MemberEpoch;
 use crate::time::BootTime;
 

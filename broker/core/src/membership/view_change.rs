@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::config::ViewUse;
 use super::lease::{LeaseContent, LeaseKey, MemberState, NamedMember, Verdict, View};
 use super::outbox::Purpose;
-use super::{Membership, Phase, ViewUse};
+use super::{Membership, Phase};
 use crate::member::MemberId;
 use crate::time::BootTime;
 
