@@ -7,7 +7,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::config::StatefulSetIdentity;
 use super::event::MembershipEvent;
 use super::expiry::Judgement;
-use super::lease::{Holder, LeaseContent, LeaseKey, MemberLease, MemberState, NamedMember};
+use super::lease::{Holder, LeaseContent, LeaseKey, MemberLease, MemberState, NamedMember, ResourceVersion};
 use super::outbox::{Outstanding, Purpose};
 use super::validity::{Announced, Grants, OwnLease};
 use super::{Desired, Membership, Phase, Tenancy};
@@ -28,7 +28,7 @@ impl Membership {
             return;
         }
         let Some(known) = self.knowledge.members.get(&self.config.member) else { return };
-        let version = known.version;
+        let (version, stored_epoch) = (known.version, known.content.epoch);
         match self.may_join(now) {
             Judgement::MayExpire => {}
             Judgement::NotBefore(at) => return self.wake_at(at),
@@ -37,7 +37,7 @@ impl Membership {
         }
         let named = NamedMember {
             member: Member { id: self.config.member.clone(), incarnation: self.next_incarnation() },
-            epoch: MemberEpoch(self.knowledge.epoch_max(&self.config.member).0 + 1),
+            epoch: self.next_epoch(version, stored_epoch),
         };
         let lease = self.announcement(&named, MemberState::Joining, 0, 1);
         self.write(key, version, LeaseContent::Member(lease), Purpose::Join { named }, now);
@@ -66,6 +66,13 @@ impl Membership {
                 if now < at { Judgement::NotBefore(at) } else { Judgement::MayExpire }
             }
         }
+    }
+
+    /// Above every epoch that the lease of this member ever had. A new object does not know them, but each of them took a
+    /// write, and the object's version is above those of all earlier writes.
+    fn next_epoch(&self, version: ResourceVersion, stored: MemberEpoch) -> MemberEpoch {
+        let known = self.knowledge.epoch_max(&self.config.member).0 + 1;
+        MemberEpoch(if stored == MemberEpoch(0) { known.max(version.0) } else { known })
     }
 
     /// The next boot id: as random as the seed.

@@ -113,7 +113,11 @@ impl Membership {
             Phase::Member(tenancy) => tenancy.own.view_number_max(),
             Phase::Joining { .. } | Phase::Closing | Phase::Left => 0,
         };
-        let number = self.knowledge.view_number_max().max(own_max) + 1;
+        let mut number = self.knowledge.view_number_max().max(own_max) + 1;
+        if known.content.number == 0 {
+            // A new object: its version is above every number given before, because each of them took a write.
+            number = number.max(known.version.0);
+        }
         let by = self.config.member.clone();
         let verdict = match dropped {
             Some(dropped) => Some(Verdict { number, by, dropped }),

@@ -1,0 +1,552 @@
+//! The world of a run: true time, the network, the processes, and the order in which things happen.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
+
+use tidemill_core::member::{Member, MemberId, OwnerEpoch};
+use tidemill_core::membership::Membership;
+use tidemill_core::membership::config::{MembershipConfig, StatefulSetIdentity, ViewUse};
+use tidemill_core::membership::lease::{
+    LeaseKey, LeaseWrite, ListId, Observed, PodStatus, ProtocolRange, WriteId, WriteResult,
+};
+use tidemill_core::membership::message::PeerMessage;
+use tidemill_core::membership::timings::{Mode, Timings};
+use tidemill_core::partition::PartitionGroup;
+
+use super::api::Api;
+use super::checker::Checker;
+use super::process::{Clock, Mutation, Process};
+use super::random::Random;
+
+/// Deadline of the shell for every call to the API.
+pub const CALL_DEADLINE: Duration = Duration::from_secs(3);
+/// A peer that was not heard for this long is not reachable.
+const HEARD_WITHIN: Duration = Duration::from_millis(1_600);
+pub const HEARTBEAT: Duration = Duration::from_millis(500);
+
+/// Something that happens at a moment.
+#[derive(Debug, Clone)]
+pub enum Happening {
+    Timer { process: usize, generation: u64 },
+    Write { process: usize, id: WriteId, write: LeaseWrite, answer: Answer },
+    WriteAnswer { process: usize, id: WriteId, result: WriteResult },
+    List { process: usize, id: ListId, answer: Answer },
+    ListAnswer { process: usize, id: ListId, objects: Option<Vec<Observed>> },
+    Watch { process: usize, upto: usize },
+    Message { from: usize, sender: Member, to: usize, message: PeerMessage },
+    Heartbeats,
+    Ready { process: usize, member: Member },
+    GroupStopped { process: usize, group: PartitionGroup },
+    StateOpened { process: usize, group: PartitionGroup, epoch: OwnerEpoch },
+    Closed { process: usize },
+    PodSeen { process: usize, status: PodStatus },
+    ContainerSeen { process: usize },
+    Act(super::faults::Action),
+}
+
+impl Happening {
+    /// The process that must be awake for it.
+    fn target(&self) -> Option<usize> {
+        match self {
+            Self::Timer { process, .. }
+            | Self::WriteAnswer { process, .. }
+            | Self::ListAnswer { process, .. }
+            | Self::Watch { process, .. }
+            | Self::Message { to: process, .. }
+            | Self::Ready { process, .. }
+            | Self::GroupStopped { process, .. }
+            | Self::StateOpened { process, .. }
+            | Self::Closed { process }
+            | Self::PodSeen { process, .. }
+            | Self::ContainerSeen { process } => Some(*process),
+            Self::Write { .. } | Self::List { .. } | Self::Heartbeats | Self::Act(_) => None,
+        }
+    }
+}
+
+/// What becomes of an answer of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    After(Duration),
+    Lost,
+}
+
+/// How the way of a broker to the API is disturbed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ApiPath {
+    Works,
+    /// Nothing arrives.
+    RequestsLost,
+    /// Everything arrives, no answer comes back; the watch is dead, too.
+    AnswersLost,
+    /// Requests arrive after this long, when nobody waits for them any more; the watch is dead, too.
+    RequestsLate(Duration),
+    /// Writes work; lists and the watch do not.
+    ReadsLost,
+}
+
+/// What all brokers of a run have in common at its start.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub members: usize,
+    pub mode: Mode,
+    pub view: ViewUse,
+    pub identity: StatefulSetIdentity,
+    pub timings: Timings,
+    pub mutation: Option<Mutation>,
+    /// Whether the network loses and delays now and then without being told to.
+    pub is_noisy: bool,
+}
+
+impl Setup {
+    pub fn new(members: usize, mode: Mode) -> Self {
+        let timings = Timings { hold_limit: Duration::from_secs(20), ..Timings::for_members(members) };
+        let view = ViewUse::Obeyed;
+        Self {
+            members,
+            mode,
+            view,
+            identity: StatefulSetIdentity::Trusted,
+            timings,
+            mutation: None,
+            is_noisy: false,
+        }
+    }
+}
+
+pub const GROUPS: u16 = 4;
+
+#[derive(Debug)]
+pub struct World {
+    pub setup: Setup,
+    pub at: Duration,
+    pub random: Random,
+    pub api: Api,
+    pub processes: Vec<Process>,
+    /// The newest process of each member.
+    pub current: Vec<usize>,
+    pub path: Vec<ApiPath>,
+    pub watch_is_stuck: Vec<bool>,
+    /// `links[a][b]`: what `a` sends reaches `b`.
+    pub links: Vec<Vec<bool>>,
+    pub checker: Checker,
+    /// Owner epochs in the state of the groups: outlive the leases.
+    pub stored_epochs: BTreeMap<PartitionGroup, OwnerEpoch>,
+    queue: BinaryHeap<Reverse<(Duration, u64)>>,
+    happenings: BTreeMap<u64, Happening>,
+    next: u64,
+    waiting_writes: BTreeSet<(usize, WriteId)>,
+    waiting_lists: BTreeSet<(usize, ListId)>,
+    pods: u64,
+    trace: bool,
+}
+
+pub fn member(slot: usize) -> MemberId {
+    MemberId::new(["a", "b", "c", "d", "e"][slot])
+}
+
+impl World {
+    /// All objects exist as the operator makes them for a new cluster; no process runs yet.
+    pub fn new(setup: Setup, seed: u64) -> Self {
+        let count = setup.members;
+        let mut api = Api::default();
+        for slot in 0..count {
+            api.create(LeaseKey::Member(member(slot)), 1);
+        }
+        for group in 0..GROUPS {
+            api.create(LeaseKey::Group(PartitionGroup(group)), 1);
+        }
+        api.create(LeaseKey::View, 1);
+        let mut world = Self {
+            at: Duration::ZERO,
+            random: Random::new(seed),
+            api,
+            processes: Vec::new(),
+            current: vec![usize::MAX; count],
+            path: vec![ApiPath::Works; count],
+            watch_is_stuck: vec![false; count],
+            links: vec![vec![true; count]; count],
+            checker: Checker::default(),
+            stored_epochs: BTreeMap::new(),
+            queue: BinaryHeap::new(),
+            happenings: BTreeMap::new(),
+            next: 0,
+            waiting_writes: BTreeSet::new(),
+            waiting_lists: BTreeSet::new(),
+            pods: 0,
+            trace: std::env::var_os("TIDEMILL_TRACE").is_some(),
+            setup,
+        };
+        world.after(HEARTBEAT, Happening::Heartbeats);
+        world
+    }
+
+    /// A world whose processes all run, serve, and own all groups; panics if that does not come about.
+    pub fn running(setup: Setup, seed: u64) -> Self {
+        let mut world = Self::new(setup, seed);
+        for slot in 0..world.setup.members {
+            world.start_new_pod(slot);
+        }
+        world.settle(Duration::from_secs(60)).expect("a cluster without faults starts");
+        world
+    }
+
+    pub fn after(&mut self, delay: Duration, happening: Happening) {
+        let id = self.next;
+        self.next += 1;
+        self.queue.push(Reverse((self.at + delay, id)));
+        self.happenings.insert(id, happening);
+    }
+
+    /// Lets everything happen until `end`, or until the checker finds something.
+    pub fn run_until(&mut self, end: Duration) {
+        while let Some(Reverse((at, id))) = self.queue.peek().copied()
+            && at <= end
+        {
+            self.queue.pop();
+            self.at = self.at.max(at);
+            let happening = self.happenings.remove(&id).unwrap();
+            self.happen(happening);
+            self.check();
+            if self.checker.violation.is_some() {
+                return;
+            }
+        }
+        self.at = end;
+    }
+
+    pub fn run(&mut self, duration: Duration) {
+        self.run_until(self.at + duration);
+    }
+
+    /// Runs until every member serves and every group is owned; how long that took.
+    pub fn settle(&mut self, bound: Duration) -> Result<Duration, String> {
+        let start = self.at;
+        while !self.is_settled() {
+            if self.at - start > bound {
+                return Err(format!("not settled within {bound:?}: {}", self.describe()));
+            }
+            self.run(Duration::from_millis(100));
+            if let Some(violation) = &self.checker.violation {
+                return Err(violation.clone());
+            }
+        }
+        Ok(self.at - start)
+    }
+
+    pub fn is_settled(&self) -> bool {
+        let all_serve = self.current.iter().all(|process| {
+            let process = &self.processes[*process];
+            process.is_valid(self.at) && process.was_serving
+        });
+        all_serve && (0..GROUPS).all(|group| self.owner(PartitionGroup(group)).is_some())
+    }
+
+    /// Which member validly owns `group`.
+    pub fn owner(&self, group: PartitionGroup) -> Option<usize> {
+        let owns = |process: &&Process| process.is_valid(self.at) && process.owned.contains_key(&group);
+        self.processes.iter().find(owns).map(|process| process.slot)
+    }
+
+    pub fn process(&self, slot: usize) -> &Process {
+        &self.processes[self.current[slot]]
+    }
+
+    pub fn describe(&self) -> String {
+        let mut text = format!("at {:?}\n", self.at);
+        for (index, process) in self.processes.iter().enumerate() {
+            text += &format!(
+                "  process {index} of {}: alive {} paused {} valid {} serving {} own {:?} owned {:?} reaches {:?}\n",
+                member(process.slot),
+                process.is_alive,
+                process.is_paused,
+                process.is_valid(self.at),
+                process.was_serving,
+                process.own,
+                process.owned,
+                process.reachable,
+            );
+        }
+        for object in self.api.list() {
+            text += &format!("  {:?} {:?}\n", object.version, object.content);
+        }
+        text
+    }
+
+    /// Starts a process in a new pod.
+    pub fn start_new_pod(&mut self, slot: usize) {
+        self.pods += 1;
+        let pod_uid = format!("uid{}", self.pods);
+        self.start(slot, pod_uid);
+    }
+
+    /// Starts the next container in the pod of the process before.
+    pub fn restart_container(&mut self, slot: usize) {
+        let pod_uid = self.process(slot).pod_uid.clone();
+        self.start(slot, pod_uid);
+    }
+
+    fn start(&mut self, slot: usize, pod_uid: String) {
+        let index = self.processes.len();
+        let ppm = i64::try_from(self.random.below(2_001)).unwrap() - 1_000;
+        let clock = Clock { origin: self.random.below(1_000_000_000_000), ppm };
+        let config = MembershipConfig {
+            member: member(slot),
+            pod_uid: pod_uid.clone(),
+            endpoint: format!("{}:7883", member(slot)),
+            protocol: ProtocolRange { min: 1, max: 1 },
+            group_count: GROUPS,
+            mode: self.setup.mode,
+            timings: Some(self.setup.timings),
+            view: self.setup.view,
+            identity: self.setup.identity,
+            seed: self.random.next(),
+        };
+        let membership = Membership::new(config, clock.local(self.at));
+        self.processes.push(Process {
+            slot,
+            pod_uid: pod_uid.clone(),
+            container_id: format!("container{index}"),
+            clock,
+            membership,
+            is_alive: true,
+            is_paused: false,
+            backlog: Vec::new(),
+            owned: BTreeMap::new(),
+            valid_until: tidemill_core::time::BootTime::ZERO,
+            own: None,
+            was_serving: false,
+            has_left: false,
+            watch_position: self.api.log.len(),
+            timer: 0,
+            heard: BTreeMap::new(),
+            reachable: BTreeSet::new(),
+            undead: None,
+            invalid_count: 0,
+            lists_asked: 0,
+            joins: Vec::new(),
+        });
+        self.current[slot] = index;
+        let seen = self.random.millis(200, 1_500);
+        self.after(seen, Happening::ContainerSeen { process: index });
+        let status = PodStatus {
+            member: member(slot),
+            pod_uid,
+            version: self.api.next_version(),
+            terminated: BTreeSet::new(),
+        };
+        self.report_pod(status);
+        self.pump(index, None);
+    }
+
+    /// The watch of pods shows `status` to everybody who reaches the API.
+    pub fn report_pod(&mut self, status: PodStatus) {
+        for process in 0..self.processes.len() {
+            if self.processes[process].is_alive && self.path[self.processes[process].slot] == ApiPath::Works {
+                let delay = self.random.millis(10, 300);
+                self.after(delay, Happening::PodSeen { process, status: status.clone() });
+            }
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        if let Some(target) = happening.target() {
+            let process = &mut self.processes[target];
+            if !process.is_alive {
+                return;
+            }
+            if process.is_paused {
+                process.backlog.push(happening);
+                return;
+            }
+        }
+        if self.trace {
+            eprintln!("{:?} {happening:?}", self.at);
+        }
+        match happening {
+            Happening::Write { process, id, write, answer } => {
+                self.write_arrives(process, id, &write, answer)
+            }
+            Happening::List { process, id, answer } => {
+                let objects = Some(self.api.list());
+                if let Answer::After(delay) = answer {
+                    self.after(delay, Happening::ListAnswer { process, id, objects });
+                }
+            }
+            Happening::Heartbeats => self.heartbeats(),
+            Happening::Act(action) => self.act(action),
+            for_process => self.deliver(for_process),
+        }
+    }
+
+    /// What a process gets.
+    fn deliver(&mut self, happening: Happening) {
+        let Some(index) = happening.target() else { return };
+        let now = self.processes[index].now(self.at);
+        let mut reply_to = None;
+        match happening {
+            Happening::Timer { generation, .. } => {
+                if generation != self.processes[index].timer {
+                    return;
+                }
+                self.processes[index].membership.handle_timeout(now);
+            }
+            Happening::WriteAnswer { id, result, .. } => {
+                if !self.waiting_writes.remove(&(index, id)) {
+                    return;
+                }
+                self.processes[index].membership.handle_write_result(id, result, now);
+            }
+            Happening::ListAnswer { id, objects, .. } => {
+                if !self.waiting_lists.remove(&(index, id)) {
+                    return;
+                }
+                self.processes[index].membership.handle_list(id, objects, now);
+            }
+            Happening::Watch { upto, .. } => {
+                if !self.watch_works(self.processes[index].slot) {
+                    return;
+                }
+                self.deliver_watch(index, upto);
+            }
+            Happening::Message { from, sender, message, .. } => {
+                reply_to = Some(from);
+                self.take_message(index, from, &sender, &message);
+            }
+            Happening::Ready { member, .. } => {
+                if self.processes[index].own.as_ref().is_some_and(|own| own.member == member) {
+                    self.processes[index].membership.handle_ready_to_serve(now);
+                }
+            }
+            Happening::GroupStopped { group, .. } => {
+                let serves_on = self.setup.mutation == Some(Mutation::ServesAfterRelease);
+                if !serves_on {
+                    self.processes[index].owned.remove(&group);
+                }
+                self.processes[index].membership.handle_group_stopped(group, now);
+            }
+            Happening::StateOpened { group, epoch, .. } => self.open_state(index, group, epoch),
+            Happening::Closed { .. } => self.processes[index].membership.handle_closed(now),
+            Happening::PodSeen { status, .. } => {
+                self.processes[index].membership.handle_pod_status(status, now)
+            }
+            Happening::ContainerSeen { .. } => {
+                let container = self.processes[index].container_id.clone();
+                self.processes[index].membership.handle_container(container, now);
+            }
+            Happening::Write { .. } | Happening::List { .. } | Happening::Heartbeats | Happening::Act(_) => {}
+        }
+        self.pump(index, reply_to);
+    }
+
+    /// The owner has opened the state, which knows the highest epoch that an owner ever had.
+    fn open_state(&mut self, index: usize, group: PartitionGroup, epoch: OwnerEpoch) {
+        let Some(owned) = self.processes[index].owned.get_mut(&group).filter(|owned| **owned == epoch) else {
+            return;
+        };
+        let stored = self.stored_epochs.entry(group).or_default();
+        let raised = epoch.max(OwnerEpoch(stored.0 + 1));
+        *stored = raised;
+        *owned = raised;
+        if raised > epoch {
+            let now = self.processes[index].now(self.at);
+            self.processes[index].membership.handle_epoch_raised(group, raised, now);
+        }
+    }
+
+    fn take_message(&mut self, index: usize, from: usize, sender: &Member, message: &PeerMessage) {
+        let now = self.processes[index].now(self.at);
+        if self.setup.mutation == Some(Mutation::ConsentsToEverything)
+            && let (PeerMessage::ConsentAsk { victim, version, .. }, Some(own)) =
+                (message, &self.processes[index].own)
+        {
+            let message = PeerMessage::Consent { victim: victim.clone(), version: *version };
+            let sender = own.member.clone();
+            self.after(
+                Duration::from_millis(5),
+                Happening::Message { from: index, sender, to: from, message },
+            );
+            return;
+        }
+        self.processes[index].membership.handle_message(sender, message, now);
+    }
+
+    fn write_arrives(&mut self, process: usize, id: WriteId, write: &LeaseWrite, answer: Answer) {
+        let result = self.api.replace(write);
+        if matches!(result, WriteResult::Written(_)) {
+            self.tell_watches();
+        }
+        if let Answer::After(delay) = answer {
+            self.after(delay, Happening::WriteAnswer { process, id, result });
+        }
+    }
+
+    pub fn tell_watches(&mut self) {
+        let upto = self.api.log.len();
+        for process in 0..self.processes.len() {
+            if self.processes[process].is_alive {
+                let delay = self.random.millis(2, 80);
+                self.after(delay, Happening::Watch { process, upto });
+            }
+        }
+    }
+
+    pub fn watch_works(&self, slot: usize) -> bool {
+        !self.watch_is_stuck[slot] && self.path[slot] == ApiPath::Works
+    }
+
+    fn deliver_watch(&mut self, index: usize, upto: usize) {
+        while self.processes[index].watch_position < upto {
+            let event = self.api.log[self.processes[index].watch_position].clone();
+            self.processes[index].watch_position += 1;
+            let now = self.processes[index].now(self.at);
+            self.processes[index].membership.handle_watch(event, now);
+            self.pump(index, None);
+        }
+    }
+
+    fn heartbeats(&mut self) {
+        self.after(HEARTBEAT, Happening::Heartbeats);
+        let alive: Vec<usize> =
+            (0..self.processes.len()).filter(|process| self.processes[*process].is_alive).collect();
+        for &to in &alive {
+            for &from in &alive {
+                let (sender, receiver) = (self.processes[from].slot, self.processes[to].slot);
+                if sender != receiver && self.links[sender][receiver] && !self.processes[from].is_paused {
+                    self.processes[to].heard.insert(member(sender), self.at);
+                }
+            }
+            let process = &mut self.processes[to];
+            if process.is_paused {
+                continue;
+            }
+            let fresh = |heard: &Duration| self.at - *heard < HEARD_WITHIN;
+            let reachable: BTreeSet<MemberId> = process
+                .heard
+                .iter()
+                .filter(|(_, heard)| fresh(heard))
+                .map(|(member, _)| member.clone())
+                .collect();
+            if reachable != process.reachable {
+                process.reachable = reachable.clone();
+                let now = process.clock.local(self.at);
+                process.membership.handle_reachable(reachable, now);
+                self.pump(to, None);
+            }
+        }
+    }
+
+    pub(super) fn waits_for_write(&mut self, process: usize, id: WriteId) {
+        self.waiting_writes.insert((process, id));
+    }
+
+    pub(super) fn waits_for_list(&mut self, process: usize, id: ListId) {
+        self.waiting_lists.insert((process, id));
+    }
+
+    fn check(&mut self) {
+        let (at, processes, api) = (self.at, &self.processes, &self.api);
+        self.checker.check(at, processes, api);
+    }
+}
