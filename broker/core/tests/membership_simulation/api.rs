@@ -10,22 +10,22 @@ use tidemill_core::membership::lease::{
 };
 
 #[derive(Debug, Default)]
-pub struct Api {
+pub(crate) struct Api {
     objects: BTreeMap<LeaseKey, (ResourceVersion, LeaseContent)>,
     version: u64,
-    pub log: Vec<WatchEvent>,
+    pub(crate) log: Vec<WatchEvent>,
 }
 
 impl Api {
-    pub fn get(&self, key: &LeaseKey) -> Option<&LeaseContent> {
+    pub(crate) fn get(&self, key: &LeaseKey) -> Option<&LeaseContent> {
         self.objects.get(key).map(|(_, content)| content)
     }
 
-    pub fn version_of(&self, key: &LeaseKey) -> Option<ResourceVersion> {
+    pub(crate) fn version_of(&self, key: &LeaseKey) -> Option<ResourceVersion> {
         self.objects.get(key).map(|(version, _)| *version)
     }
 
-    pub fn list(&self) -> Vec<Observed> {
+    pub(crate) fn list(&self) -> Vec<Observed> {
         self.objects
             .iter()
             .map(|(key, (version, content))| Observed {
@@ -36,16 +36,24 @@ impl Api {
             .collect()
     }
 
-    pub fn replace(&mut self, write: &LeaseWrite) -> WriteResult {
+    pub(crate) fn replace(&mut self, write: &LeaseWrite) -> WriteResult {
         match self.objects.get(&write.key) {
             None => WriteResult::NotFound,
             Some((version, _)) if *version != write.expected => WriteResult::Conflict,
-            Some(_) => WriteResult::Written(self.put(write.key.clone(), write.content.clone())),
+            Some((_, stored)) => {
+                let mut content = write.content.clone();
+                // The annotation of the administrator's word is not the brokers' to write.
+                if let (LeaseContent::Member(stored), LeaseContent::Member(written)) = (stored, &mut content)
+                {
+                    written.declared_dead.clone_from(&stored.declared_dead);
+                }
+                WriteResult::Written(self.put(write.key.clone(), content))
+            }
         }
     }
 
     /// What the operator does: creates an object that says nothing, at epoch `epoch`.
-    pub fn create(&mut self, key: LeaseKey, epoch: u32) {
+    pub(crate) fn create(&mut self, key: LeaseKey, epoch: u32) {
         if self.objects.contains_key(&key) {
             return;
         }
@@ -57,21 +65,21 @@ impl Api {
         self.put(key, content);
     }
 
-    pub fn delete(&mut self, key: &LeaseKey) {
+    pub(crate) fn delete(&mut self, key: &LeaseKey) {
         if self.objects.remove(key).is_some() {
             let version = self.next_version();
             self.log.push(WatchEvent::Deleted(key.clone(), version));
         }
     }
 
-    pub fn put(&mut self, key: LeaseKey, content: LeaseContent) -> ResourceVersion {
+    pub(crate) fn put(&mut self, key: LeaseKey, content: LeaseContent) -> ResourceVersion {
         let version = self.next_version();
         self.objects.insert(key.clone(), (version, content.clone()));
         self.log.push(WatchEvent::Changed(Observed { key, version, content }));
         version
     }
 
-    pub fn next_version(&mut self) -> ResourceVersion {
+    pub(crate) fn next_version(&mut self) -> ResourceVersion {
         self.version += 1;
         ResourceVersion(self.version)
     }

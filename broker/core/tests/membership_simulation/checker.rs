@@ -11,23 +11,26 @@ use super::process::Process;
 use super::world::member;
 
 #[derive(Debug, Default)]
-pub struct Checker {
-    pub violation: Option<String>,
+pub(crate) struct Checker {
+    pub(crate) violation: Option<String>,
     /// Highest epoch that a member lease ever had: an incarnation with a lower one is dead.
     epochs: BTreeMap<MemberId, MemberEpoch>,
     log_read: usize,
     /// Members that were expired on a word that may be wrong; they are not judged by it.
-    pub excused: Vec<MemberId>,
+    pub(crate) excused: Vec<MemberId>,
 }
 
 impl Checker {
-    pub fn check(&mut self, at: Duration, processes: &[Process], api: &Api) {
+    pub(crate) fn check(&mut self, at: Duration, processes: &[Process], api: &Api) {
         self.read_log(api);
         let valid: Vec<&Process> = processes.iter().filter(|process| process.is_valid(at)).collect();
         let mut owners = BTreeMap::new();
         let mut incarnations = BTreeMap::new();
         for process in valid {
             let name = member(process.slot);
+            if self.excused.contains(&name) {
+                continue;
+            }
             for group in process.owned.keys() {
                 if let Some(other) = owners.insert(*group, name.clone()) {
                     self.violation = Some(format!("{at:?}: {other} and {name} own {group:?}"));
@@ -38,8 +41,7 @@ impl Checker {
             }
             let epoch =
                 process.undead.as_ref().or(process.own.as_ref()).map(|own| own.epoch).unwrap_or_default();
-            if self.epochs.get(&name).is_some_and(|highest| *highest > epoch) && !self.excused.contains(&name)
-            {
+            if self.epochs.get(&name).is_some_and(|highest| *highest > epoch) {
                 self.violation = Some(format!("{at:?}: {name} is valid under {epoch:?} but was expired"));
             }
         }

@@ -12,14 +12,14 @@ use super::world::{ApiPath, GROUPS, Happening, Setup, World, member};
 
 /// Whether the kubelet reports the end of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kubelet {
+pub(crate) enum Kubelet {
     Reports,
     Silent,
 }
 
 /// Something that is done to the world.
 #[derive(Debug, Clone)]
-pub enum Action {
+pub(crate) enum Action {
     Path(usize, ApiPath),
     WatchStuck(usize, bool),
     /// What the first sends to the second arrives, or does not.
@@ -39,7 +39,7 @@ pub enum Action {
 }
 
 impl World {
-    pub fn act(&mut self, action: Action) {
+    pub(crate) fn act(&mut self, action: Action) {
         match action {
             Action::Path(slot, path) => {
                 self.path[slot] = path;
@@ -138,7 +138,7 @@ impl World {
     }
 
     /// Ends all faults: every way works, every object exists, every member has exactly one process, in its newest pod.
-    pub fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.setup.is_noisy = false;
         for slot in 0..self.setup.members {
             self.act(Action::Path(slot, ApiPath::Works));
@@ -166,7 +166,7 @@ impl World {
     }
 
     /// Draws a schedule of faults that begin within `span`.
-    pub fn plan_faults(&mut self, span: Duration) {
+    pub(crate) fn plan_faults(&mut self, span: Duration) {
         let members = self.setup.members;
         let count = 1 + self.random.below(6);
         for _ in 0..count {
@@ -274,7 +274,7 @@ fn random_path(random: &mut Random) -> ApiPath {
 }
 
 /// A setup drawn by chance.
-pub fn random_setup(random: &mut Random) -> Setup {
+pub(crate) fn random_setup(random: &mut Random) -> Setup {
     let mode = if random.percent(60) { Mode::Hold } else { Mode::Disconnect };
     let mut setup = Setup::new(3 + random.index(3), mode);
     if mode == Mode::Disconnect && random.percent(50) {

@@ -13,7 +13,7 @@ use super::world::{Answer, ApiPath, CALL_DEADLINE, Happening, World};
 
 impl World {
     /// Polls everything of a process after an input. A message to the sender of the input goes back on the same link.
-    pub fn pump(&mut self, index: usize, reply_to: Option<usize>) {
+    pub(crate) fn pump(&mut self, index: usize, reply_to: Option<usize>) {
         while let Some((id, write)) = self.processes[index].membership.poll_write() {
             self.send_write(index, id, write);
         }
@@ -32,8 +32,13 @@ impl World {
             process.valid_until = process.membership.valid_until();
             process.own = process.membership.own();
         }
+        let due = process.membership.poll_timeout();
+        if due == process.timer_due {
+            return;
+        }
         process.timer += 1;
-        let (due, generation) = (process.membership.poll_timeout(), process.timer);
+        process.timer_due = due;
+        let generation = process.timer;
         if due < BootTime::MAX {
             let at = process.clock.truth(due).max(self.at);
             let late = Duration::from_micros(self.random.below(5_000));
@@ -118,6 +123,7 @@ impl World {
             MembershipEvent::Serving => self.processes[index].was_serving = true,
             MembershipEvent::StartGroup { group, epoch } => {
                 self.processes[index].owned.insert(group, epoch);
+                self.processes[index].starts.push((group, epoch));
                 let delay = self.random.millis(5, 500);
                 self.after(delay, Happening::StateOpened { process: index, group, epoch });
             }
@@ -129,7 +135,10 @@ impl World {
                 self.after(delay, Happening::GroupStopped { process: index, group });
             }
             MembershipEvent::MembersChanged => {}
-            MembershipEvent::Invalid { .. } => self.close(index),
+            MembershipEvent::Invalid { reason } => {
+                self.processes[index].ends.push(reason);
+                self.close(index);
+            }
             MembershipEvent::Left => {
                 self.processes[index].owned.clear();
                 self.processes[index].has_left = true;
@@ -139,7 +148,6 @@ impl World {
 
     fn close(&mut self, index: usize) {
         let process = &mut self.processes[index];
-        process.invalid_count += 1;
         process.was_serving = false;
         if self.setup.mutation == Some(Mutation::RenewsAfterItsEnd) {
             // It believes that it may go on as long as nobody tells it otherwise.

@@ -20,14 +20,14 @@ use super::process::{Clock, Mutation, Process};
 use super::random::Random;
 
 /// Deadline of the shell for every call to the API.
-pub const CALL_DEADLINE: Duration = Duration::from_secs(3);
+pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(3);
 /// A peer that was not heard for this long is not reachable.
 const HEARD_WITHIN: Duration = Duration::from_millis(1_600);
-pub const HEARTBEAT: Duration = Duration::from_millis(500);
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
 
 /// Something that happens at a moment.
 #[derive(Debug, Clone)]
-pub enum Happening {
+pub(crate) enum Happening {
     Timer { process: usize, generation: u64 },
     Write { process: usize, id: WriteId, write: LeaseWrite, answer: Answer },
     WriteAnswer { process: usize, id: WriteId, result: WriteResult },
@@ -67,14 +67,14 @@ impl Happening {
 
 /// What becomes of an answer of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     After(Duration),
     Lost,
 }
 
 /// How the way of a broker to the API is disturbed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ApiPath {
+pub(crate) enum ApiPath {
     Works,
     /// Nothing arrives.
     RequestsLost,
@@ -88,19 +88,19 @@ pub enum ApiPath {
 
 /// What all brokers of a run have in common at its start.
 #[derive(Debug, Clone)]
-pub struct Setup {
-    pub members: usize,
-    pub mode: Mode,
-    pub view: ViewUse,
-    pub identity: StatefulSetIdentity,
-    pub timings: Timings,
-    pub mutation: Option<Mutation>,
+pub(crate) struct Setup {
+    pub(crate) members: usize,
+    pub(crate) mode: Mode,
+    pub(crate) view: ViewUse,
+    pub(crate) identity: StatefulSetIdentity,
+    pub(crate) timings: Timings,
+    pub(crate) mutation: Option<Mutation>,
     /// Whether the network loses and delays now and then without being told to.
-    pub is_noisy: bool,
+    pub(crate) is_noisy: bool,
 }
 
 impl Setup {
-    pub fn new(members: usize, mode: Mode) -> Self {
+    pub(crate) fn new(members: usize, mode: Mode) -> Self {
         let timings = Timings { hold_limit: Duration::from_secs(20), ..Timings::for_members(members) };
         let view = ViewUse::Obeyed;
         Self {
@@ -115,24 +115,24 @@ impl Setup {
     }
 }
 
-pub const GROUPS: u16 = 4;
+pub(crate) const GROUPS: u16 = 4;
 
 #[derive(Debug)]
-pub struct World {
-    pub setup: Setup,
-    pub at: Duration,
-    pub random: Random,
-    pub api: Api,
-    pub processes: Vec<Process>,
+pub(crate) struct World {
+    pub(crate) setup: Setup,
+    pub(crate) at: Duration,
+    pub(crate) random: Random,
+    pub(crate) api: Api,
+    pub(crate) processes: Vec<Process>,
     /// The newest process of each member.
-    pub current: Vec<usize>,
-    pub path: Vec<ApiPath>,
-    pub watch_is_stuck: Vec<bool>,
+    pub(crate) current: Vec<usize>,
+    pub(crate) path: Vec<ApiPath>,
+    pub(crate) watch_is_stuck: Vec<bool>,
     /// `links[a][b]`: what `a` sends reaches `b`.
-    pub links: Vec<Vec<bool>>,
-    pub checker: Checker,
+    pub(crate) links: Vec<Vec<bool>>,
+    pub(crate) checker: Checker,
     /// Owner epochs in the state of the groups: outlive the leases.
-    pub stored_epochs: BTreeMap<PartitionGroup, OwnerEpoch>,
+    pub(crate) stored_epochs: BTreeMap<PartitionGroup, OwnerEpoch>,
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
     happenings: BTreeMap<u64, Happening>,
     next: u64,
@@ -142,13 +142,13 @@ pub struct World {
     trace: bool,
 }
 
-pub fn member(slot: usize) -> MemberId {
+pub(crate) fn member(slot: usize) -> MemberId {
     MemberId::new(["a", "b", "c", "d", "e"][slot])
 }
 
 impl World {
     /// All objects exist as the operator makes them for a new cluster; no process runs yet.
-    pub fn new(setup: Setup, seed: u64) -> Self {
+    pub(crate) fn new(setup: Setup, seed: u64) -> Self {
         let count = setup.members;
         let mut api = Api::default();
         for slot in 0..count {
@@ -183,7 +183,7 @@ impl World {
     }
 
     /// A world whose processes all run, serve, and own all groups; panics if that does not come about.
-    pub fn running(setup: Setup, seed: u64) -> Self {
+    pub(crate) fn running(setup: Setup, seed: u64) -> Self {
         let mut world = Self::new(setup, seed);
         for slot in 0..world.setup.members {
             world.start_new_pod(slot);
@@ -192,7 +192,7 @@ impl World {
         world
     }
 
-    pub fn after(&mut self, delay: Duration, happening: Happening) {
+    pub(crate) fn after(&mut self, delay: Duration, happening: Happening) {
         let id = self.next;
         self.next += 1;
         self.queue.push(Reverse((self.at + delay, id)));
@@ -200,7 +200,7 @@ impl World {
     }
 
     /// Lets everything happen until `end`, or until the checker finds something.
-    pub fn run_until(&mut self, end: Duration) {
+    pub(crate) fn run_until(&mut self, end: Duration) {
         while let Some(Reverse((at, id))) = self.queue.peek().copied()
             && at <= end
         {
@@ -216,12 +216,12 @@ impl World {
         self.at = end;
     }
 
-    pub fn run(&mut self, duration: Duration) {
+    pub(crate) fn run(&mut self, duration: Duration) {
         self.run_until(self.at + duration);
     }
 
     /// Runs until every member serves and every group is owned; how long that took.
-    pub fn settle(&mut self, bound: Duration) -> Result<Duration, String> {
+    pub(crate) fn settle(&mut self, bound: Duration) -> Result<Duration, String> {
         let start = self.at;
         while !self.is_settled() {
             if self.at - start > bound {
@@ -235,7 +235,7 @@ impl World {
         Ok(self.at - start)
     }
 
-    pub fn is_settled(&self) -> bool {
+    pub(crate) fn is_settled(&self) -> bool {
         let all_serve = self.current.iter().all(|process| {
             let process = &self.processes[*process];
             process.is_valid(self.at) && process.was_serving
@@ -244,16 +244,16 @@ impl World {
     }
 
     /// Which member validly owns `group`.
-    pub fn owner(&self, group: PartitionGroup) -> Option<usize> {
+    pub(crate) fn owner(&self, group: PartitionGroup) -> Option<usize> {
         let owns = |process: &&Process| process.is_valid(self.at) && process.owned.contains_key(&group);
         self.processes.iter().find(owns).map(|process| process.slot)
     }
 
-    pub fn process(&self, slot: usize) -> &Process {
+    pub(crate) fn process(&self, slot: usize) -> &Process {
         &self.processes[self.current[slot]]
     }
 
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let mut text = format!("at {:?}\n", self.at);
         for (index, process) in self.processes.iter().enumerate() {
             text += &format!(
@@ -275,14 +275,14 @@ impl World {
     }
 
     /// Starts a process in a new pod.
-    pub fn start_new_pod(&mut self, slot: usize) {
+    pub(crate) fn start_new_pod(&mut self, slot: usize) {
         self.pods += 1;
         let pod_uid = format!("uid{}", self.pods);
         self.start(slot, pod_uid);
     }
 
     /// Starts the next container in the pod of the process before.
-    pub fn restart_container(&mut self, slot: usize) {
+    pub(crate) fn restart_container(&mut self, slot: usize) {
         let pod_uid = self.process(slot).pod_uid.clone();
         self.start(slot, pod_uid);
     }
@@ -320,12 +320,14 @@ impl World {
             has_left: false,
             watch_position: self.api.log.len(),
             timer: 0,
+            timer_due: tidemill_core::time::BootTime::MAX,
             heard: BTreeMap::new(),
             reachable: BTreeSet::new(),
             undead: None,
-            invalid_count: 0,
             lists_asked: 0,
             joins: Vec::new(),
+            starts: Vec::new(),
+            ends: Vec::new(),
         });
         self.current[slot] = index;
         let seen = self.random.millis(200, 1_500);
@@ -341,7 +343,7 @@ impl World {
     }
 
     /// The watch of pods shows `status` to everybody who reaches the API.
-    pub fn report_pod(&mut self, status: PodStatus) {
+    pub(crate) fn report_pod(&mut self, status: PodStatus) {
         for process in 0..self.processes.len() {
             if self.processes[process].is_alive && self.path[self.processes[process].slot] == ApiPath::Works {
                 let delay = self.random.millis(10, 300);
@@ -390,6 +392,7 @@ impl World {
                 if generation != self.processes[index].timer {
                     return;
                 }
+                self.processes[index].timer_due = tidemill_core::time::BootTime::MAX;
                 self.processes[index].membership.handle_timeout(now);
             }
             Happening::WriteAnswer { id, result, .. } => {
@@ -482,7 +485,7 @@ impl World {
         }
     }
 
-    pub fn tell_watches(&mut self) {
+    pub(crate) fn tell_watches(&mut self) {
         let upto = self.api.log.len();
         for process in 0..self.processes.len() {
             if self.processes[process].is_alive {
@@ -492,7 +495,7 @@ impl World {
         }
     }
 
-    pub fn watch_works(&self, slot: usize) -> bool {
+    pub(crate) fn watch_works(&self, slot: usize) -> bool {
         !self.watch_is_stuck[slot] && self.path[slot] == ApiPath::Works
     }
 
@@ -537,11 +540,11 @@ impl World {
         }
     }
 
-    pub(super) fn waits_for_write(&mut self, process: usize, id: WriteId) {
+    pub(crate) fn waits_for_write(&mut self, process: usize, id: WriteId) {
         self.waiting_writes.insert((process, id));
     }
 
-    pub(super) fn waits_for_list(&mut self, process: usize, id: ListId) {
+    pub(crate) fn waits_for_list(&mut self, process: usize, id: ListId) {
         self.waiting_lists.insert((process, id));
     }
 
