@@ -35,8 +35,7 @@ use event::{KnownMember, MembershipEvent, Renewed};
 use expiry::Promises;
 use knowledge::Knowledge;
 use lease::{
-    LeaseKey, LeaseWrite, ListId, MemberLease, NamedMember, Observed, PodStatus, ProtocolRange, WatchEvent,
-    WriteId, WriteResult,
+    LeaseKey, LeaseWrite, ListId, NamedMember, Observed, PodStatus, WatchEvent, WriteId, WriteResult,
 };
 use message::PeerMessage;
 use outbox::{Lists, Outbox, Purpose};
