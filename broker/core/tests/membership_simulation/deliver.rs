@@ -32,7 +32,14 @@ impl World {
                     return;
                 }
                 self.processes[index].timer_due = BootTime::MAX;
-                self.processes[index].membership.handle_timeout(now);
+                let process = &mut self.processes[index];
+                process.membership.handle_timeout(now);
+                // What is due is done, or waits for something else than time.
+                process.idle_timeouts =
+                    if process.membership.poll_timeout() <= now { process.idle_timeouts + 1 } else { 0 };
+                if process.idle_timeouts > 3 {
+                    self.checker.violation = Some(format!("process {index} spins at {now:?}"));
+                }
             }
             Input::WriteAnswer { id, result } => {
                 if !self.waiting_writes.remove(&(index, id)) {

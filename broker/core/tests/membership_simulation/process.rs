@@ -69,6 +69,8 @@ pub(crate) struct Process {
     pub(crate) watch_position: usize,
     pub(crate) timer: u64,
     pub(crate) timer_due: BootTime,
+    /// Timeouts in a row after which something was due at once.
+    pub(crate) idle_timeouts: u32,
     pub(crate) heard: BTreeMap<MemberId, Duration>,
     pub(crate) reachable: BTreeSet<MemberId>,
     /// Who it was when it went on after its end, by mutation.

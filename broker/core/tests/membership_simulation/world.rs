@@ -259,6 +259,7 @@ impl World {
             watch_position: self.api.log.len(),
             timer: 0,
             timer_due: BootTime::MAX,
+            idle_timeouts: 0,
             heard: BTreeMap::new(),
             reachable: BTreeSet::new(),
             undead: None,
