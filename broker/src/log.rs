@@ -4,6 +4,7 @@
 
 pub mod state;
 
+pub mod embedded;
 pub mod memory;
 
 pub mod conformance;
