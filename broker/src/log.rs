@@ -5,6 +5,7 @@
 pub mod state;
 
 pub mod embedded;
+pub mod kafka;
 pub mod memory;
 
 pub mod conformance;

@@ -72,6 +72,11 @@ impl Congestion {
         self.load.lock().congested
     }
 
+    /// Whether every append was answered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.load.lock().records == 0
+    }
+
     /// Completes when nothing is congested, also when the log has ended.
     pub(super) fn relieved(&self) -> BoxFuture<'static, ()> {
         let mut congested = self.congested.subscribe();
