@@ -11,6 +11,7 @@ pub mod message;
 pub mod packet;
 pub mod partition;
 pub mod record;
+pub mod session;
 pub mod time;
 pub mod topic;
 pub mod trie;
