@@ -4,6 +4,13 @@
 
 pub mod state;
 
+pub mod memory;
+
+pub mod conformance;
+
+mod congestion;
+mod intake;
+
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tidemill_core::partition::{Offset, Partition};
