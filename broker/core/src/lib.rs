@@ -8,5 +8,7 @@ pub mod member;
 pub mod message;
 pub mod packet;
 pub mod partition;
+pub mod queue;
 pub mod record;
+pub mod state;
 pub mod topic;
