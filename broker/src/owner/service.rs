@@ -55,7 +55,9 @@ impl OwnerService {
                 Some(ended) = tasks.join_next() => self.end(ended),
             }
         }
-        self.groups.write().clear();
+        for handle in std::mem::take(&mut *self.groups.write()).into_values() {
+            handle.stop(oneshot::channel().0);
+        }
         while let Some(ended) = tasks.join_next().await {
             self.end(ended);
         }
@@ -63,8 +65,9 @@ impl OwnerService {
 
     fn start(&self, group: PartitionGroup, epoch: OwnerEpoch, tasks: &mut JoinSet<PartitionGroup>) {
         let (handle, runner) = group::prepare(Arc::clone(&self.parts), group, epoch);
-        // A group that is started anew while it runs goes on under the new claim only.
-        drop(self.groups.write().insert(group, handle));
+        // A group that is started anew while it runs goes on under the new claim only; fencing keeps them apart.
+        let former = self.groups.write().insert(group, handle);
+        former.map(|former| former.stop(oneshot::channel().0));
         tasks.spawn(async move {
             runner.run().await;
             group
