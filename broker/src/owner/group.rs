@@ -151,6 +151,9 @@ impl Group {
     }
 
     fn handle_request(&mut self, request: Request) {
+        // What a host reported before it asked holds already.
+        let notices = self.inbox.notices.take_now();
+        self.handle_notices(notices);
         match request {
             Request::Attach(request, answer) => self.handle_attach(WaitingAttach::new(*request, answer)),
             Request::Subscribe(request, answer) => self.handle_subscribe(request, answer),

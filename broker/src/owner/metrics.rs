@@ -65,8 +65,14 @@ impl OwnerMetrics {
             deliveries: counter("deliveries", "Messages handed to hosts")?,
             redeliveries: counter("redeliveries", "Messages handed to hosts again")?,
             records_lost: counter("records_lost", "Messages that were not there when they were due")?,
-            sequence_faults: counter("sequence_faults", "Records missing in or out of their origin's sequence")?,
-            expired_messages: counter("expired_messages", "Messages that expired before they were handed out")?,
+            sequence_faults: counter(
+                "sequence_faults",
+                "Records missing in or out of their origin's sequence",
+            )?,
+            expired_messages: counter(
+                "expired_messages",
+                "Messages that expired before they were handed out",
+            )?,
             expired_sessions: counter("expired_sessions", "Sessions that expired")?,
             commits: counter("commits", "Commits of the state")?,
             commits_unknown: counter("commits_unknown", "Commits with an unknown outcome, repeated")?,

@@ -230,7 +230,10 @@ mod tests {
     fn a_full_window_makes_the_queue_fall_behind_and_room_lets_it_go_on_in_order() {
         let mut progress = Progress::new(5);
         progress.attach(2, &[], &[]);
-        assert_eq!([5, 7, 9, 11].map(|offset| progress.take_at_head(offset)), [NEW, NEW, Turn::Wait, Turn::Pass]);
+        assert_eq!(
+            [5, 7, 9, 11].map(|offset| progress.take_at_head(offset)),
+            [NEW, NEW, Turn::Wait, Turn::Pass]
+        );
         assert_eq!((progress.mode(), progress.wanted_from()), (Mode::Behind, None));
 
         assert!(progress.finish(7, true));
@@ -283,7 +286,10 @@ mod tests {
 
         progress.attach(5, &[3], &[7, 99]);
 
-        assert_eq!([3, 5, 7].map(|offset| progress.take_behind(offset, || true)), [Turn::Pass, AGAIN, Turn::Pass]);
+        assert_eq!(
+            [3, 5, 7].map(|offset| progress.take_behind(offset, || true)),
+            [Turn::Pass, AGAIN, Turn::Pass]
+        );
         assert_eq!(progress.floor(10), 5);
     }
 

@@ -74,7 +74,10 @@ mod tests {
     fn version_1_keeps_its_bytes() {
         let stored = [
             (StoredCursor { cursor: Cursor::at(300), tail: true }, "01 01 ac02 00"),
-            (StoredCursor { cursor: Cursor::restore(300, [0, 5, 299]), tail: false }, "01 00 ac02 03 00 05 a602"),
+            (
+                StoredCursor { cursor: Cursor::restore(300, [0, 5, 299]), tail: false },
+                "01 00 ac02 03 00 05 a602",
+            ),
         ];
 
         for (cursor, bytes) in stored {

@@ -118,8 +118,7 @@ impl StateKey {
             SUBSCRIPTION => {
                 let queue = read_queue(&mut reader)?;
                 let filter = reader.text("filter")?;
-                let filter =
-                    TopicFilter::parse(filter).map_err(|_| FormatError::Text { field: "filter" })?;
+                let filter = TopicFilter::parse(filter).map_err(|_| FormatError::Text { field: "filter" })?;
                 Self::Subscription { queue, filter }
             }
             CURSOR => Self::Cursor { queue: read_queue(&mut reader)? },
@@ -183,9 +182,15 @@ mod tests {
             ),
             (StateKey::Cursor { queue: queue() }, "0102 01026331 0700000002000000"),
             (StateKey::Meta { queue: queue() }, "0103 01026331 0700000002000000"),
-            (StateKey::Parked { queue: queue(), offset: 9 }, "0104 01026331 0700000002000000 0900000000000000"),
+            (
+                StateKey::Parked { queue: queue(), offset: 9 },
+                "0104 01026331 0700000002000000 0900000000000000",
+            ),
             (StateKey::SessionOut { session: queue(), packet_id: id }, "0105 01026331 0700000002000000 ac02"),
-            (StateKey::PublisherIn { session: queue(), packet_id: id }, "0106 01026331 0700000002000000 ac02"),
+            (
+                StateKey::PublisherIn { session: queue(), packet_id: id },
+                "0106 01026331 0700000002000000 ac02",
+            ),
             (StateKey::Owner { partition: Partition(31) }, "0107 1f"),
         ];
 

@@ -75,7 +75,8 @@ impl Parked {
     /// [`FormatError`]: the state is damaged or from a newer version; its partition must not be served.
     pub fn decode(bytes: Bytes) -> Result<Self, FormatError> {
         let mut reader = read_version_1(bytes, "parked version")?;
-        let parked = Self { since_ms: reader.number("parked since")?, record: reader.bytes("parked record")? };
+        let parked =
+            Self { since_ms: reader.number("parked since")?, record: reader.bytes("parked record")? };
         reader.finish()?;
         Ok(parked)
     }

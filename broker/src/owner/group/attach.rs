@@ -97,7 +97,8 @@ impl Group {
         let client_id = attach.request.client_id.clone();
         let turn = self.jobs.next_ticket();
         let WaitingAttach { request, answer, .. } = attach;
-        self.registry.client(&client_id).pending = Some(PendingAttach { request, answer, turn, granted: None });
+        self.registry.client(&client_id).pending =
+            Some(PendingAttach { request, answer, turn, granted: None });
         let Some(old) = self.registry.set_attached(&client_id, None, &self.parts.metrics) else {
             return self.handle_taken_over(&client_id, turn);
         };
@@ -159,16 +160,13 @@ impl Group {
     }
 
     /// Discards, resumes or makes the session, as the client asked.
-    fn find_session(
-        &mut self,
-        partition: Partition,
-        request: &AttachRequest,
-    ) -> (AttachGrant, IsPersistent) {
+    fn find_session(&mut self, partition: Partition, request: &AttachRequest) -> (AttachGrant, IsPersistent) {
         let now_ms = self.parts.surroundings.now_ms();
         let client_id = &request.client_id;
         let sessions = self.served(partition).map(|run| &run.sessions);
-        let is_expired =
-            sessions.and_then(|sessions| sessions.get(client_id)).map(|session| session.meta.is_expired(now_ms));
+        let is_expired = sessions
+            .and_then(|sessions| sessions.get(client_id))
+            .map(|session| session.meta.is_expired(now_ms));
         if is_expired == Some(true) || (is_expired.is_some() && request.clean_start) {
             self.delete_session(partition, client_id);
         } else if is_expired.is_some() {
@@ -195,8 +193,12 @@ impl Group {
 
     fn resume_session(&mut self, partition: Partition, request: &AttachRequest) -> AttachGrant {
         let connection = self.next_connection();
-        let mut grant =
-            AttachGrant { session: SessionNumber(0), connection, session_present: true, subscriptions: Vec::new() };
+        let mut grant = AttachGrant {
+            session: SessionNumber(0),
+            connection,
+            session_present: true,
+            subscriptions: Vec::new(),
+        };
         let client_id = &request.client_id;
         let Some(run) = self.served(partition) else { return grant };
         let Some(session) = run.sessions.get_mut(client_id) else { return grant };

@@ -197,7 +197,8 @@ impl Turn<'_> {
                     match Record::decode(stored.bytes) {
                         Ok(record) => reading.records.push_back((stored.offset, Arc::new(record))),
                         Err(error) => {
-                            let reason = format!("the record at offset {} is damaged: {error}", stored.offset);
+                            let reason =
+                                format!("the record at offset {} is damaged: {error}", stored.offset);
                             run.catch_ups.forget(slot);
                             return run.refuse(&reason, &self.parts.metrics.partitions_refused);
                         }

@@ -17,8 +17,12 @@ const LAZY: Duration = Duration::from_millis(700);
 /// Cursors of one partition in one commit.
 const CURSORS_MAX: usize = 10_000;
 /// Pauses before a commit with an unknown outcome is repeated; the last one stays.
-const UNKNOWN_PAUSES: [Duration; 4] =
-    [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(300), Duration::from_secs(1)];
+const UNKNOWN_PAUSES: [Duration; 4] = [
+    Duration::from_millis(20),
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+];
 
 /// Who waits for a commit.
 pub(super) enum CommitWaiter {

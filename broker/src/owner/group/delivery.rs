@@ -109,7 +109,8 @@ impl Group {
         (window, done, in_flight): Receiver<'_>,
     ) {
         let Some(run) = self.served(partition) else { return };
-        let Some(slot) = run.sessions.get(client_id).filter(|found| found.id.number == session).map(|s| s.slot)
+        let Some(slot) =
+            run.sessions.get(client_id).filter(|found| found.id.number == session).map(|s| s.slot)
         else {
             return;
         };

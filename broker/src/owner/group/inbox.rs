@@ -69,10 +69,15 @@ impl Notices {
         self.arrived.notify_one();
     }
 
+    /// All reports that wait.
+    pub(super) fn take_now(&self) -> Vec<Notice> {
+        std::mem::take(&mut *self.waiting.lock())
+    }
+
     /// All reports that wait, at least one. Cancel-safe.
     pub(super) async fn take(&self) -> Vec<Notice> {
         loop {
-            let waiting = std::mem::take(&mut *self.waiting.lock());
+            let waiting = self.take_now();
             if !waiting.is_empty() {
                 return waiting;
             }

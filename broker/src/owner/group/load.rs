@@ -140,7 +140,10 @@ async fn open(
     let mut bounds = BTreeMap::new();
     for partition in partitions {
         let asked = parts.log.bounds(partition).await;
-        bounds.insert(partition, asked.map_err(|error: ReadError| LoadOutcome::Unavailable(error.to_string()))?);
+        bounds.insert(
+            partition,
+            asked.map_err(|error: ReadError| LoadOutcome::Unavailable(error.to_string()))?,
+        );
     }
     let refused = parts.metrics.partitions_refused.clone();
     let built = tokio::task::spawn_blocking(move || build(entries, &bounds, lease_epoch, &refused));
@@ -215,16 +218,26 @@ impl StoredPartition {
         Ok(())
     }
 
-    fn build(self, partition: Partition, bounds: Bounds, epoch: OwnerEpoch, refused: &IntGauge) -> PartitionRun {
+    fn build(
+        self,
+        partition: Partition,
+        bounds: Bounds,
+        epoch: OwnerEpoch,
+        refused: &IntGauge,
+    ) -> PartitionRun {
         // A partition that never had an owner has no queue either: nobody needs what is in it.
-        let fresh = PartitionOwner { trim_floor: bounds.start, processed: bounds.end, ..PartitionOwner::default() };
+        let fresh =
+            PartitionOwner { trim_floor: bounds.start, processed: bounds.end, ..PartitionOwner::default() };
         let stored = self.owner.unwrap_or(fresh);
         let owner = PartitionOwner { epoch, ..stored };
         let head = owner.processed.max(owner.trim_floor);
         let mut run = PartitionRun::new(partition, owner, head);
         if bounds.end < head {
             run.refuse(
-                &format!("the log ends at {}, below {head}: records were lost or it is another log", bounds.end),
+                &format!(
+                    "the log ends at {}, below {head}: records were lost or it is another log",
+                    bounds.end
+                ),
                 refused,
             );
         } else if bounds.start > owner.trim_floor {

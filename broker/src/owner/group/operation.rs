@@ -154,9 +154,8 @@ impl Group {
     /// Answers an operation and begins the client's next one.
     pub(super) fn end_operation(&mut self, number: u64, error: Option<OwnerError>) {
         let Some(operation) = self.operations.under_way.remove(&number) else { return };
-        let is_there = self
-            .served(operation.partition)
-            .is_some_and(|run| run.queues.slot(&operation.queue).is_some());
+        let is_there =
+            self.served(operation.partition).is_some_and(|run| run.queues.slot(&operation.queue).is_some());
         let answer = match error {
             Some(error) => Err(error),
             None if !is_there => Err(OwnerError::TakenOver),

@@ -24,7 +24,11 @@ const GATE_WAIT: Duration = Duration::from_secs(60);
 
 impl Group {
     /// A host asks for subscriptions.
-    pub(super) fn handle_subscribe(&mut self, request: SubscribeRequest, answer: Answer<SubscriptionReasons>) {
+    pub(super) fn handle_subscribe(
+        &mut self,
+        request: SubscribeRequest,
+        answer: Answer<SubscriptionReasons>,
+    ) {
         self.handle_change(Change::Subscribe(request), answer);
     }
 
@@ -86,7 +90,9 @@ impl Group {
         let operation = self.operations.get(number)?;
         let (queue, partition) = (operation.queue.clone(), operation.partition);
         let StoredSubscription { filter, options, identifier } = entry;
-        let Some(run) = self.served(partition) else { return self.reason(number, ReasonCode::UNSPECIFIED_ERROR) };
+        let Some(run) = self.served(partition) else {
+            return self.reason(number, ReasonCode::UNSPECIFIED_ERROR);
+        };
         let Some(slot) = run.queues.slot(&queue) else {
             return self.reason(number, ReasonCode::UNSPECIFIED_ERROR);
         };
