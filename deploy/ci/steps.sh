@@ -58,7 +58,10 @@ bound_cache() {
 step_tools() { deploy/local/tools.sh all; }
 step_binaries() { cargo build --workspace --bins --locked; }
 step_recipe() { deploy/local/selftest.sh; }
-step_standalone() { e2e standalone; }
+step_standalone() {
+  deploy/local/tools.sh packages build clients
+  e2e standalone
+}
 step_kafka() {
   $cluster kafka 1
   e2e kafka
@@ -145,8 +148,10 @@ run_services() {
   # What a demo or an interrupted run left would decide the outcome.
   services_started=yes
   $cluster down
-  for name in tools binaries; do run_step "$name" || return 1; done
-  for name in standalone recipe kafka processes; do run_step "$name" || failed=1; done
+  run_step binaries || return 1
+  run_step standalone || failed=1
+  run_step tools || return 1
+  for name in recipe kafka processes; do run_step "$name" || failed=1; done
   if run_step images; then run_step kubernetes || failed=1; else failed=1; fi
   return $failed
 }

@@ -64,7 +64,7 @@ provide() {
   target=$TOOLS/$name-$version
   [ -d "$target" ] && return 0
   mkdir -p "$TOOLS"
-  # One build of a tool at a time; -o keeps the lock out of what the build leaves running.
+  # One build of a tool at a time.
   exec 9>"$TOOLS/.$name.lock"
   flock 9
   if [ ! -d "$target" ]; then

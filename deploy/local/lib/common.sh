@@ -139,6 +139,7 @@ service() {
 launch() {
   local name=$1 try
   if runs "$name"; then return 0; fi
+  echo "--- started $(date -u +%FT%TZ)" >> "$RUN/logs/$name.log"
   env "$MARK=$RUN" setsid "$RUN/services/$name" >> "$RUN/logs/$name.log" 2>&1 < /dev/null 8>&- &
   echo $! > "$RUN/pids/$name"
   # Until the new process has its own environment it would look dead.
