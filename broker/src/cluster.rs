@@ -1,5 +1,12 @@
 //! Membership, ownership and the links between brokers, as the rest of the broker sees them.
 
+pub mod directory;
+pub mod exchange;
+pub mod forward;
+pub mod node;
+pub mod peer;
+pub mod wire;
+
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use rustix::time::{ClockId, clock_gettime};

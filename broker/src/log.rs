@@ -4,6 +4,8 @@
 
 pub mod state;
 
+pub mod embedded;
+pub mod kafka;
 pub mod memory;
 
 pub mod conformance;

@@ -37,7 +37,7 @@ const MODULES: &[(&str, &[&str])] = &[
 
 /// Crates that only some files may name.
 const ROOMS: &[(&str, &[&str])] = &[
-    ("rmqtt_codec", &["broker/codec/src/"]),
+    ("rmqtt_codec", &["broker/codec/"]),
     ("rdkafka", &["broker/src/log/kafka", "operator/src/clients/kafka", "e2e/"]),
     ("kube", &["broker/src/cluster/lease", "operator/", "crds/", "e2e/"]),
     ("k8s_openapi", &["broker/src/cluster/lease", "operator/", "crds/", "e2e/"]),

@@ -21,8 +21,7 @@ release_folder() { echo "${CARGO_TARGET_DIR:-$repo/target}/release"; }
 
 # pack NAME TAG CONTEXT: runs NAME.Containerfile on CONTEXT and writes the archive.
 pack() {
-  local name=$1 tag=$2 context=$3 image=localhost/tidemill-$1:$2 store archive=$IMAGES/tidemill-$1.tar
-  store=$(mktemp -d)
+  local name=$1 tag=$2 context=$3 image=localhost/tidemill-$1:$2 store=$work/store archive=$IMAGES/tidemill-$1.tar
   # Nothing of the store is wanted afterwards; vfs needs nothing of the kernel. All times are the commit's, so that equal
   # content gives equal layers.
   local buildah=(buildah --root "$store/root" --runroot "$store/run" --storage-driver vfs)
@@ -31,35 +30,32 @@ pack() {
   rm -f "$archive.new"
   "${buildah[@]}" push --quiet "$image" "oci-archive:$archive.new:$image"
   mv "$archive.new" "$archive"
-  rm -rf "$store"
   printf '%s  %s compressed  %s\n' "$image" "$(size_of "$archive")" "$archive"
 }
 
 commit_time() { git -C "$repo" log -1 --format=%ct 2>/dev/null || echo 0; }
-revision() { git -C "$repo" rev-parse HEAD 2>/dev/null || echo unknown; }
+revision() { git -C "$repo" describe --always --abbrev=40 --dirty --exclude '*' 2>/dev/null || echo unknown; }
 size_of() { du -h --apparent-size "$1" | cut -f1; }
 
 build_pause() {
-  local context
-  context=$(mktemp -d)
+  local context=$work/pause
   mkdir -p "$context/bin"
   cp /bin/busybox "$context/bin/"
-  for applet in sh cat ls nc nslookup ping sleep wget; do ln -s busybox "$context/bin/$applet"; done
+  for applet in sh cat echo grep ls nc nslookup ping sleep timeout wget; do ln -s busybox "$context/bin/$applet"; done
   pack pause 1 "$context"
-  rm -rf "$context"
 }
 
 # build_program NAME: the compiled tidemill-NAME on the base.
 build_program() {
-  local name=$1 binary context base
+  local name=$1 binary context=$work/$1 base
+  mkdir "$context"
   binary=$(release_folder)/tidemill-$name
   base=$("$here/base.sh" "$binary")
-  context=$(mktemp -d)
-  cp -a "$base" "$context/base"
+  # An archive, because only that keeps owners.
+  tar -C "$base" --sort=name --numeric-owner -cf "$context/base.tar" .
   cp "$binary" "$context/"
   pack "$name" "$(version)" "$context"
   printf '    binary %s, base %s (%s)\n' "$(size_of "$binary")" "$(du -sh --apparent-size "$base" | cut -f1)" "$(tr '\n' ' ' < "$base/../packages")"
-  rm -rf "$context"
 }
 
 [ $# -eq 1 ] || die "takes one of: broker, operator, pause, all"
@@ -72,6 +68,8 @@ esac
 command -v buildah >/dev/null || die "buildah is missing; install it with deploy/local/tools.sh packages"
 umask 022
 mkdir -p "$IMAGES"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 if [ "$1" != pause ]; then
   (cd "$repo" && cargo build --release --locked "${names[@]/#/--package=tidemill-}")
 fi

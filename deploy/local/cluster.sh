@@ -48,6 +48,8 @@ cmd_up() {
   for ((n = 1; n <= nodes; n++)); do node_start "$n"; done
   for ((n = 1; n <= nodes; n++)); do node_await "$n"; done
   dns_await
+  # Pods of the namespace default are refused before this exists.
+  await 30 controller-manager kube get serviceaccount default
   finish
   say "Kubernetes runs: export KUBECONFIG=$ADMIN_KUBECONFIG"
 }
@@ -120,11 +122,12 @@ cmd_status() {
 }
 
 cmd_env() {
-  if foreign_cluster; then echo "export KUBECONFIG='$KUBECONFIG'"
-  elif runs apiserver; then echo "export KUBECONFIG='$ADMIN_KUBECONFIG'"; fi
-  if runs kafka1; then echo "export TIDEMILL_KAFKA='$(kafka_bootstrap)'"; fi
-  [ ! -d "$RUN" ] || echo "export TIDEMILL_LOCAL_RUN='$RUN'"
-  if [ "$ROOTED" = yes ] && [ -e "/run/netns/$NETNS" ]; then echo "export TIDEMILL_NETNS='$NETNS'"; fi
+  local kubeconfig=''
+  if foreign_cluster; then kubeconfig=$KUBECONFIG; elif runs apiserver; then kubeconfig=$ADMIN_KUBECONFIG; fi
+  [ -z "$kubeconfig" ] || echo "export KUBECONFIG='$kubeconfig' TIDEMILL_E2E_KUBECONFIG='$kubeconfig'"
+  if runs kafka1; then echo "export TIDEMILL_E2E_KAFKA='$(kafka_bootstrap)'"; fi
+  [ ! -d "$RUN" ] || echo "export TIDEMILL_E2E_RUN='$RUN'"
+  if [ "$ROOTED" = yes ] && [ -e "/run/netns/$NETNS" ]; then echo "export TIDEMILL_E2E_NETNS='$NETNS'"; fi
   echo "export PATH='$TOOLS/kubernetes-$KUBERNETES_VERSION/bin:$TOOLS/helm-$HELM_VERSION/bin:'\"\$PATH\""
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the local cluster is made of. Every step is idempotent and answers at once when its result is there.
 #
-#   tools.sh packages [SET...]   Debian packages (need root): build, check, cluster; all sets when none is named
+#   tools.sh packages [SET...]   Debian packages (need root): build check clients cluster; all when none is named
 #   tools.sh kubernetes          API server, controller manager, scheduler, kubelet, kube-proxy, kubectl from Go modules
 #   tools.sh etcd|coredns|helm   one Go program each
 #   tools.sh kafka               the broker's jars from Maven
@@ -17,21 +17,24 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${TIDEMILL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tidemill}
 TOOLS=$CACHE/tools
 
-# Debian 12 packages by purpose: compiling the workspace; checking it; images, the local cluster and its tests.
+# Debian 12 packages by purpose: compiling the workspace; checking it; MQTT clients and a broker to compare with;
+# images and the local cluster.
 PACKAGES_BUILD=(build-essential cmake pkg-config libcurl4-openssl-dev libssl-dev zlib1g-dev protobuf-compiler git)
 PACKAGES_CHECK=(shellcheck)
+PACKAGES_CLIENTS=(mosquitto mosquitto-clients)
 PACKAGES_CLUSTER=(containerd runc containernetworking-plugins iptables iproute2 buildah busybox-static ca-certificates
-  openssl mosquitto mosquitto-clients kmod procps util-linux curl)
+  openssl kmod procps util-linux curl)
 
 packages() {
   local missing=() wanted=() package set
-  [ $# -gt 0 ] || set -- build check cluster
+  [ $# -gt 0 ] || set -- build check clients cluster
   for set in "$@"; do
     case $set in
       build) wanted+=("${PACKAGES_BUILD[@]}") ;;
       check) wanted+=("${PACKAGES_CHECK[@]}") ;;
+      clients) wanted+=("${PACKAGES_CLIENTS[@]}") ;;
       cluster) wanted+=("${PACKAGES_CLUSTER[@]}") ;;
-      *) echo "tools.sh: unknown set of packages '$set' (build, check or cluster)" >&2; return 2 ;;
+      *) echo "tools.sh: unknown set of packages '$set' (build, check, clients or cluster)" >&2; return 2 ;;
     esac
   done
   command -v dpkg-query >/dev/null || { echo "tools.sh: this is not a Debian system; install the like of: ${wanted[*]}" >&2; return 0; }
@@ -61,7 +64,7 @@ provide() {
   target=$TOOLS/$name-$version
   [ -d "$target" ] && return 0
   mkdir -p "$TOOLS"
-  # One build of a tool at a time; -o keeps the lock out of what the build leaves running.
+  # One build of a tool at a time.
   exec 9>"$TOOLS/.$name.lock"
   flock 9
   if [ ! -d "$target" ]; then

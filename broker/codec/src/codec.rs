@@ -4,8 +4,7 @@ use crate::decode;
 use crate::wire::{FixedHeader, kind};
 use crate::{DecodeError, EncodeError, Encoder};
 use bytes::{Buf, Bytes, BytesMut};
-use std::num::NonZeroU32;
-use tidemill_core::packet::{ConnAck, ConnAckProperties, Disconnect, Packet, Version};
+use tidemill_core::packet::{ConnAck, ConnAckProperties, Disconnect, Packet, ReasonCode, Version};
 
 /// Payloads from this size on are slices of the input; smaller ones are copied, so that a message that is kept does
 /// not keep a whole read buffer.
@@ -24,32 +23,46 @@ pub struct DecodeLimits {
 #[derive(Debug, Clone)]
 pub struct Codec {
     limits: DecodeLimits,
-    /// What the client accepts; `None` = no limit.
-    client_bytes_max: Option<NonZeroU32>,
-    /// Known as soon as a CONNECT says it, also when the rest of that CONNECT is refused.
-    version: Option<Version>,
-    /// Whether CONNECT was decoded.
-    is_connected: bool,
+    phase: Phase,
+}
+
+/// How far the connection is.
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    /// CONNECT has not come.
+    Waiting,
+    /// A CONNECT of this version came, and the rest of it was refused.
+    Refused(Version),
+    /// CONNECT was decoded; this is what it asked for.
+    Connected(Encoder),
 }
 
 impl Codec {
     /// A codec for a new connection, which waits for CONNECT.
     #[must_use]
     pub fn new(limits: DecodeLimits) -> Self {
-        Self { limits, client_bytes_max: None, version: None, is_connected: false }
+        Self { limits, phase: Phase::Waiting }
     }
 
     /// The client's protocol version, once its CONNECT has told it.
     #[must_use]
     pub fn version(&self) -> Option<Version> {
-        self.version
+        match self.phase {
+            Phase::Waiting => None,
+            Phase::Refused(version) => Some(version),
+            Phase::Connected(encoder) => Some(encoder.version()),
+        }
     }
 
     /// What to write to this client with. Before CONNECT it writes 3.1.1, which old and unknown clients understand
     /// best; take it again after CONNECT.
     #[must_use]
     pub fn encoder(&self) -> Encoder {
-        Encoder::new(self.version.unwrap_or(Version::V3_1_1), self.client_bytes_max)
+        match self.phase {
+            Phase::Waiting => Encoder::new(Version::V3_1_1, None),
+            Phase::Refused(version) => Encoder::new(version, None),
+            Phase::Connected(encoder) => encoder,
+        }
     }
 
     /// Size of the first packet in `input` with its header; `None` while the header is incomplete or when it is
@@ -71,13 +84,18 @@ impl Codec {
     /// of no further use.
     pub fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Packet>, DecodeError> {
         let Some(&first_byte) = input.first() else { return Ok(None) };
-        decode::check_first_byte(first_byte, self.phase())?;
+        let connected = match self.phase {
+            Phase::Waiting | Phase::Refused(_) => None,
+            Phase::Connected(encoder) => Some(encoder.version()),
+        };
+        decode::check_first_byte(first_byte, connected)?;
         let Some(header) = FixedHeader::read(input)? else { return Ok(None) };
-        self.check_size(header)?;
+        let limits = self.limits;
+        check_size(header, connected.map_or(limits.connect_bytes_max, |_| limits.packet_bytes_max))?;
         if input.len() < header.packet_len() {
             return Ok(None);
         }
-        match self.phase() {
+        match connected {
             None => self.decode_connect(header, input).map(Some),
             Some(version) => decode_after_connect(version, header, input).map(Some),
         }
@@ -97,42 +115,37 @@ impl Codec {
     #[must_use]
     pub fn farewell(&self, error: &DecodeError) -> Option<Packet> {
         let reason = error.reason();
-        let is_v5 = self.version.is_some_and(Version::is_v5);
         let has_return_code =
             matches!(error, DecodeError::UnsupportedVersion | DecodeError::ClientIdNotValid);
-        match (self.is_connected, is_v5) {
-            (true, true) => Some(Packet::Disconnect(Disconnect::new(reason))),
-            (false, true) => Some(refusal(reason)),
-            (false, false) if has_return_code => Some(refusal(reason)),
-            (false | true, false) => None,
+        match self.phase {
+            Phase::Waiting if has_return_code => Some(refusal(reason)),
+            Phase::Waiting => None,
+            Phase::Refused(version) if has_return_code || version.is_v5() => Some(refusal(reason)),
+            Phase::Refused(_) => None,
+            Phase::Connected(encoder) if encoder.version().is_v5() => {
+                Some(Packet::Disconnect(Disconnect::new(reason)))
+            }
+            Phase::Connected(_) => None,
         }
-    }
-
-    /// The version, once CONNECT was accepted.
-    fn phase(&self) -> Option<Version> {
-        self.version.filter(|_| self.is_connected)
-    }
-
-    fn check_size(&self, header: FixedHeader) -> Result<(), DecodeError> {
-        let max =
-            if self.is_connected { self.limits.packet_bytes_max } else { self.limits.connect_bytes_max };
-        let bytes = u32::try_from(header.packet_len()).unwrap_or(u32::MAX);
-        if bytes > max { Err(DecodeError::TooLarge { bytes, max }) } else { Ok(()) }
     }
 
     fn decode_connect(&mut self, header: FixedHeader, input: &mut BytesMut) -> Result<Packet, DecodeError> {
         let (packet, _) = input.split_at(header.packet_len());
         let version = decode::connect::read_version(packet.get(header.header_len..).unwrap_or_default())?;
-        self.version = Some(version);
+        self.phase = Phase::Refused(version); // Until the rest of it is found right.
         let connect = decode::connect::decode(version, header, packet)?;
         input.advance(header.packet_len());
-        self.is_connected = true;
-        self.client_bytes_max = connect.maximum_packet_bytes;
+        self.phase = Phase::Connected(Encoder::for_client(&connect));
         Ok(Packet::Connect(Box::new(connect)))
     }
 }
 
-fn refusal(reason: tidemill_core::packet::ReasonCode) -> Packet {
+fn check_size(header: FixedHeader, max: u32) -> Result<(), DecodeError> {
+    let bytes = u32::try_from(header.packet_len()).unwrap_or(u32::MAX);
+    if bytes > max { Err(DecodeError::TooLarge { bytes, max }) } else { Ok(()) }
+}
+
+fn refusal(reason: ReasonCode) -> Packet {
     let properties = ConnAckProperties::default();
     Packet::ConnAck(Box::new(ConnAck { session_present: false, reason, properties }))
 }

@@ -10,7 +10,7 @@ use crate::wire::{FixedHeader, Reader, kind};
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
 use tidemill_core::packet::{Ack, AckKind, Packet, PacketId, ReasonCode, Version};
-use tidemill_core::topic::{SubscriptionTarget, TopicError, TopicName};
+use tidemill_core::topic::{SubscriptionTarget, TopicError};
 
 /// Room behind a frame, because `rmqtt-codec` reserves as much once it has taken the frame.
 const RESERVE_BYTES: usize = 5;
@@ -105,22 +105,8 @@ fn refuse(error: rmqtt_codec::error::DecodeError) -> DecodeError {
     }
 }
 
-/// Refuses what MQTT calls no topic name. Names that are only too deep for this broker pass: they have an answer.
-fn check_topic_name(text: &ByteString) -> Result<(), DecodeError> {
-    match TopicName::parse(text.clone()) {
-        Ok(_) | Err(TopicError::TooDeep) => Ok(()),
-        Err(
-            TopicError::Empty
-            | TopicError::TooLong { .. }
-            | TopicError::Null
-            | TopicError::WildcardInName
-            | TopicError::MisplacedWildcard
-            | TopicError::MalformedShare,
-        ) => Err(DecodeError::TopicNameInvalid),
-    }
-}
-
-/// Refuses what MQTT calls no topic filter; says whether it is a shared one.
+/// Refuses what MQTT calls no topic filter; says whether it is a shared one. One that is only too deep for this broker
+/// passes: it has an answer of its own.
 fn check_topic_filter(text: &ByteString) -> Result<IsShared, DecodeError> {
     match SubscriptionTarget::parse(text) {
         Ok(SubscriptionTarget::Filter(_)) => Ok(IsShared::No),

@@ -11,20 +11,32 @@ use crate::EncodeError;
 use crate::wire::VARINT_MAX;
 use bytes::BytesMut;
 use std::num::NonZeroU32;
-use tidemill_core::packet::{Ack, Packet, Version};
+use tidemill_core::packet::{Ack, Connect, Packet, Version};
 
 /// Writes packets for one client. 8 bytes, to be copied to wherever something is written to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encoder {
     version: Version,
     client_bytes_max: Option<NonZeroU32>,
+    /// 5.0: reason strings are welcome on acknowledgements (MQTT-3.1.2-29).
+    explains: bool,
 }
 
 impl Encoder {
     /// An encoder for a client that speaks `version` and accepts packets of `client_bytes_max` (`None` = of any size).
     #[must_use]
     pub fn new(version: Version, client_bytes_max: Option<NonZeroU32>) -> Self {
-        Self { version, client_bytes_max }
+        Self { version, client_bytes_max, explains: true }
+    }
+
+    /// The encoder that a client's CONNECT asks for: version, largest packet, and whether to give reasons in words.
+    #[must_use]
+    pub fn for_client(connect: &Connect) -> Self {
+        Self {
+            version: connect.version,
+            client_bytes_max: connect.maximum_packet_bytes,
+            explains: connect.request_problem_information,
+        }
     }
 
     /// The client's protocol version.
@@ -36,7 +48,7 @@ impl Encoder {
     /// Appends `packet` to `out`. What a version does not know is left out: properties and reason codes in 3.x.
     /// Reason codes become return codes in a 3.x CONNACK and 0x80 in a 3.x SUBACK; a code that 5.0 does not allow in
     /// this kind of packet is written as 0x80. Reason strings and user properties are left out where the client's
-    /// limit leaves no room for them (MQTT-3.2.2-19 and the like).
+    /// limit leaves no room for them (MQTT-3.2.2-19 and the like), on acknowledgements also where it did not ask.
     ///
     /// # Errors
     ///

@@ -9,7 +9,7 @@ pub(super) const RECORDS_HIGH: usize = 16_384;
 /// Waiting bytes above which a log is congested.
 pub(super) const BYTES_HIGH: usize = 32 << 20;
 
-/// Counts what is waiting. Congested above a high mark relieved below half of it.
+/// Counts what is waiting. Congested above a high mark or while stalled, relieved below half of it.
 pub(super) struct Congestion {
     load: Mutex<Load>,
     congested: watch::Sender<bool>,
@@ -19,13 +19,16 @@ pub(super) struct Congestion {
 struct Load {
     records: usize,
     bytes: usize,
+    stalled: bool,
     congested: bool,
 }
 
 impl Load {
     /// Applies the marks; tells whether the answer changed.
     fn judge(&mut self) -> bool {
-        let above = |share: usize| self.records > RECORDS_HIGH / share || self.bytes > BYTES_HIGH / share;
+        let above = |share: usize| {
+            self.records > RECORDS_HIGH / share || self.bytes > BYTES_HIGH / share || self.stalled
+        };
         let congested = if self.congested { above(2) } else { above(1) };
         let changed = congested != self.congested;
         self.congested = congested;
@@ -55,8 +58,23 @@ impl Congestion {
         });
     }
 
+    /// The storage takes nothing for now (disk full): congested whatever the load.
+    pub(super) fn stall(&self) {
+        self.change(|load| load.stalled = true);
+    }
+
+    /// The storage takes records again.
+    pub(super) fn unstall(&self) {
+        self.change(|load| load.stalled = false);
+    }
+
     pub(super) fn is_congested(&self) -> bool {
         self.load.lock().congested
+    }
+
+    /// Whether every append was answered.
+    pub(super) fn is_empty(&self) -> bool {
+        self.load.lock().records == 0
     }
 
     /// Completes when nothing is congested, also when the log has ended.
@@ -100,5 +118,16 @@ mod tests {
 
         assert!(!congestion.is_congested());
         assert!(relieved.now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_stalled_log_is_congested_without_load() {
+        let congestion = Congestion::new();
+
+        congestion.stall();
+        assert!(congestion.is_congested());
+        congestion.unstall();
+
+        assert!(!congestion.is_congested());
     }
 }

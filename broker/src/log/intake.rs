@@ -133,6 +133,23 @@ impl Intake {
         self.arrived.notify_one();
     }
 
+    /// Waits until poked, closed or the time is over; appends do not wake it. For the committer alone.
+    pub(super) fn pause(&self, time: std::time::Duration) {
+        let deadline = std::time::Instant::now() + time;
+        let mut queue = self.queue.lock();
+        while !queue.poked
+            && queue.phase == Phase::Open
+            && !self.arrived.wait_until(&mut queue, deadline).timed_out()
+        {}
+        if queue.phase == Phase::Open {
+            queue.poked = false;
+        }
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.queue.lock().phase
+    }
+
     /// Takes no more appends.
     pub(super) fn close(&self) {
         self.advance(Phase::Closing);

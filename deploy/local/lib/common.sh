@@ -86,18 +86,22 @@ begin() {
   mkdir -p "$RUN"/{services,pids,logs,pki}
   chmod 700 "$RUN"
   rm -f "$RUN/whole"
-  trap 'say "failed or interrupted; the next command clears up, logs are in $RUN/logs"' ERR INT TERM
+  trap 'say "failed or interrupted: the next command clears up; logs are in $RUN/logs"' EXIT
 }
 
-finish() { trap - ERR INT TERM; touch "$RUN/whole"; }
+finish() {
+  trap - EXIT
+  touch "$RUN/whole"
+}
 
 # There is one namespace and one address range, so there is one cluster on a machine, whoever started it.
 refuse_second_cluster() {
   local other
-  for other in $(marked_clusters); do
-    [ "$other" = "$RUN" ] || die "another local cluster runs from $other; stop it first (its cluster.sh down)"
-  done
+  other=$(other_cluster)
+  [ -z "$other" ] || die "another local cluster runs from $other; stop it first (its cluster.sh down)"
 }
+
+other_cluster() { marked_clusters | grep -vxF "$RUN" | head -n 1 || true; }
 
 # The state folders of all clusters that have a process on this machine.
 marked_clusters() {
@@ -135,6 +139,7 @@ service() {
 launch() {
   local name=$1 try
   if runs "$name"; then return 0; fi
+  echo "--- started $(date -u +%FT%TZ)" >> "$RUN/logs/$name.log"
   env "$MARK=$RUN" setsid "$RUN/services/$name" >> "$RUN/logs/$name.log" 2>&1 < /dev/null 8>&- &
   echo $! > "$RUN/pids/$name"
   # Until the new process has its own environment it would look dead.

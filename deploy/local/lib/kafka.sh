@@ -26,7 +26,7 @@ kafka_up() {
     [ ! -e "$RUN/kafka/data$id/meta.properties" ] || continue
     kafka_properties "$id" "$brokers" "$voters" > "$RUN/kafka/$id.properties"
     kafka_java kafka.tools.StorageTool format -t $KAFKA_CLUSTER_ID -c "$RUN/kafka/$id.properties" \
-      > "$RUN/logs/kafka$id.log" 2>&1 8>&- &
+      > "$RUN/logs/kafka$id.log" 2>&1 < /dev/null 8>&- &
     formatting+=($!)
   done
   for id in "${!formatting[@]}"; do
@@ -40,12 +40,14 @@ kafka_up() {
   for ((id = 1; id <= brokers; id++)); do kafka_await "$id"; done
 }
 
-# A broker opens its port to clients when it is through with starting.
-kafka_await() { await 90 "kafka$1" bash -c "</dev/tcp/$ADDRESS/$(kafka_port "$1")"; }
+# Its port is open before it is a member whose topics others may be placed on; this line comes after.
+kafka_await() { await 90 "kafka$1" kafka_started "$1"; }
+kafka_started() { tac "$RUN/logs/kafka$1.log" | sed '/^--- started/q' | grep 'Kafka Server started'; }
 
 # The quick compiler only, one collector thread, no huge young space: brokers for tests start often and work little.
-KAFKA_JVM=(-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto -Djava.awt.headless=true
-  -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf4j.simpleLogger.showDateTime=true
+KAFKA_JVM=(-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Xshare:auto -Djava.awt.headless=true
+  -Dorg.slf4j.simpleLogger.defaultLogLevel=warn
+  -Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info -Dorg.slf4j.simpleLogger.showDateTime=true
   "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss,SSS")
 
 kafka_classpath() { echo "$(tool kafka)/jars/*"; }

@@ -66,8 +66,14 @@ TOML
   in_node "$n" containerd -c "$dir/containerd.toml"
   service "containerd$n" "${IN_NODE[@]}"
   containerd_await "$n"
-  [ -e "$PAUSE_ARCHIVE" ] || "$here/../images/build.sh" pause
+  pause_archive
   node_ctr "$n" images import "$PAUSE_ARCHIVE" >/dev/null
+}
+
+pause_archive() {
+  local images=$here/../images
+  [ "$PAUSE_ARCHIVE" -nt "$images/build.sh" ] && [ "$PAUSE_ARCHIVE" -nt "$images/pause.Containerfile" ] && return 0
+  "$images/build.sh" pause >/dev/null
 }
 
 kubelet_start() {

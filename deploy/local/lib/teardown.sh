@@ -5,7 +5,8 @@
 
 teardown() {
   kill_marked
-  if [ "$ROOTED" = yes ]; then
+  # Network and cgroups have fixed names: they are this cluster's unless another one runs.
+  if [ "$ROOTED" = yes ] && [ -z "$(other_cluster)" ]; then
     cgroups_remove
     restore_sysctls
     network_down

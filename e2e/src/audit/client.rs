@@ -40,9 +40,8 @@ impl Client {
     /// Subscribes at QoS 1 and waits for the SUBACK.
     pub(super) async fn subscribe(&mut self, filter: &str) -> Result<()> {
         self.client.subscribe(filter, QoS::AtLeastOnce).await?;
-        let granted = self.wait_for(|packet| match packet {
-            Packet::SubAck(ack) => Some(ack.return_codes.clone()),
-            _ => None,
+        let granted = self.wait_for(|packet| {
+            if let Packet::SubAck(ack) = packet { Some(ack.return_codes.clone()) } else { None }
         });
         match granted.await?.first() {
             Some(rumqttc::SubscribeReasonCode::Success(QoS::AtLeastOnce)) => Ok(()),

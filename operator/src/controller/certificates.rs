@@ -100,7 +100,11 @@ pub fn plan_certificates(
 /// When each certificate of the peer Secret ends, as its annotation says.
 #[must_use]
 pub fn expiry(secret: &Secret) -> BTreeMap<String, Timestamp> {
-    secret.annotations().get(ANNOTATION_EXPIRY).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    secret
+        .annotations()
+        .get(ANNOTATION_EXPIRY)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
 }
 
 fn credential(secret: &Secret, name: &str) -> Option<Credential> {
@@ -128,14 +132,6 @@ mod tests {
         (build_authority_secret(&cluster, &identity), build_peer_secret(&cluster, &identity))
     }
 
-    /// A Secret as the API server gives it back: text became bytes.
-    fn stored(mut secret: Secret) -> Secret {
-        let text = secret.string_data.take().unwrap_or_default();
-        let bytes = text.into_iter().map(|(key, value)| (key, k8s_openapi::ByteString(value.into_bytes())));
-        secret.data.get_or_insert_default().extend(bytes);
-        secret
-    }
-
     #[test]
     fn a_new_cluster_gets_an_authority_and_every_certificate() {
         let pods = ["demo-0".to_owned(), "demo-1".to_owned()];
@@ -151,7 +147,7 @@ mod tests {
         let (authority, peers) = secrets(&["demo-0", "demo-1"]);
         let pods: Vec<_> = (0..3).map(|ordinal| format!("demo-{ordinal}")).collect();
 
-        let plan = plan_certificates(&pods, Some(&stored(authority)), Some(&stored(peers)), now());
+        let plan = plan_certificates(&pods, Some(&authority), Some(&peers), now());
 
         assert!(plan.authority.is_some());
         assert_eq!(plan.keep.len(), 2);
@@ -161,7 +157,7 @@ mod tests {
     #[test]
     fn a_certificate_is_renewed_a_year_before_it_ends() {
         let (authority, peers) = secrets(&["demo-0"]);
-        let (authority, peers) = (stored(authority), stored(peers));
+        let (authority, peers) = (authority, peers);
         let pods = ["demo-0".to_owned()];
         let due = now() + PEER_VALIDITY - PEER_RENEWAL;
         let issued = |at| plan_certificates(&pods, Some(&authority), Some(&peers), at).issue;
@@ -176,9 +172,9 @@ mod tests {
         let cluster = validate(&kafka_cluster()).unwrap();
         let mut other = identity(&[]);
         other.authority.certificate = "another".to_owned();
-        let authority = stored(build_authority_secret(&cluster, &other));
+        let authority = build_authority_secret(&cluster, &other);
 
-        let plan = plan_certificates(&["demo-0".to_owned()], Some(&authority), Some(&stored(peers)), now());
+        let plan = plan_certificates(&["demo-0".to_owned()], Some(&authority), Some(&peers), now());
 
         assert_eq!(plan.issue, ["demo-0"]);
     }

@@ -114,7 +114,10 @@ mod tests {
 
         let serving = MemberObservation { epoch: 3, state: Some("Serving".to_owned()) };
         assert_eq!(membership.members["demo-0"], serving);
-        assert_eq!(membership.members["demo-1"].state, None, "an empty holder is no member, whatever it wrote");
+        assert_eq!(
+            membership.members["demo-1"].state, None,
+            "an empty holder is no member, whatever it wrote"
+        );
         assert!(membership.is_owned(0));
         assert!(!membership.is_owned(1), "its owner is not a member any more");
         assert!(!membership.is_owned(2));

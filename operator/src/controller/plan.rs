@@ -9,8 +9,8 @@ use crate::controller::topics::{KafkaObservation, TopicReport, compare_topics, d
 use crate::controller::validate::{Store, ValidatedCluster};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::ResourceExt;
 use std::collections::BTreeSet;
 use tidemill_contract::names;
 use tidemill_crds::TopicManagement;
@@ -100,7 +100,8 @@ pub fn plan(cluster: &ValidatedCluster, observed: &Observed, default_image: &str
         missing_leases: missing_leases(lease_names, observed, &membership),
         granted_leases: granted_leases.into_iter().collect(),
         certificates: cluster.has_leases().then(|| {
-            let pods: Vec<_> = (0..replicas.max(cluster.replicas)).map(|ordinal| cluster.pod(ordinal)).collect();
+            let pods: Vec<_> =
+                (0..replicas.max(cluster.replicas)).map(|ordinal| cluster.pod(ordinal)).collect();
             plan_certificates(&pods, observed.authority.as_ref(), observed.peer_tls.as_ref(), now)
         }),
         topics: topic_report(cluster, observed),
@@ -108,10 +109,30 @@ pub fn plan(cluster: &ValidatedCluster, observed: &Observed, default_image: &str
     }
 }
 
+/// An object that is left of a former cluster of the same name, if there is one. The garbage collector removes it soon;
+/// built upon now, it would vanish under the new brokers.
+#[must_use]
+pub fn left_over(cluster: &ValidatedCluster, observed: &Observed) -> Option<String> {
+    let foreign = |metadata: &ObjectMeta| {
+        let owners = metadata.owner_references.iter().flatten();
+        owners.filter(|owner| owner.controller == Some(true)).any(|owner| owner.uid != cluster.uid)
+    };
+    let sets = observed.stateful_set.iter().map(|set| ("StatefulSet", &set.metadata));
+    let leases = observed.leases.iter().map(|lease| ("Lease", &lease.metadata));
+    let services = observed.services.iter().map(|service| ("Service", &service.metadata));
+    let secrets =
+        observed.authority.iter().chain(&observed.peer_tls).map(|secret| ("Secret", &secret.metadata));
+    let mut all = sets.chain(leases).chain(services).chain(secrets);
+    all.find(|(_, metadata)| foreign(metadata)).map(|(kind, metadata)| format!("{kind} {}", name(metadata)))
+}
+
 impl Plan {
     /// Topics that the operator may create in this pass.
     #[must_use]
-    pub fn topics_to_create<'a>(&'a self, cluster: &ValidatedCluster) -> &'a [crate::controller::topics::Topic] {
+    pub fn topics_to_create<'a>(
+        &'a self,
+        cluster: &ValidatedCluster,
+    ) -> &'a [crate::controller::topics::Topic] {
         match &cluster.store {
             Store::Kafka { kafka, .. } => match kafka.topic_management {
                 TopicManagement::Managed => &self.topics.missing,
@@ -147,7 +168,7 @@ fn next_replicas(cluster: &ValidatedCluster, observed: &Observed, membership: &M
         return cluster.replicas;
     }
     let leaving = |member: &str| ordinal(&cluster.name, member).is_some_and(|ordinal| ordinal >= present);
-    let pods_gone = !observed.pods.iter().any(|pod| leaving(&pod.name_any()));
+    let pods_gone = !observed.pods.iter().any(|pod| leaving(name(&pod.metadata)));
     let groups_moved = !membership.groups.values().flatten().any(|owner| leaving(owner));
     let nobody_ready = !observed.pods.iter().any(is_ready);
     if pods_gone && (groups_moved || nobody_ready) { present - 1 } else { present }
@@ -166,7 +187,8 @@ fn operation(cluster: &ValidatedCluster, current: &StatefulSet, image: &str) -> 
         .and_then(|template| template.metadata.as_ref())
         .and_then(|metadata| metadata.annotations.as_ref())
         .and_then(|annotations| annotations.get(ANNOTATION_CONFIG));
-    let same = hash == Some(&config_hash(&cluster.config)) && current_image(current).as_deref() == Some(image);
+    let same =
+        hash == Some(&config_hash(&cluster.config)) && current_image(current).as_deref() == Some(image);
     if same && is_settled(current) { Operation::Steady } else { Operation::Roll }
 }
 
@@ -181,7 +203,8 @@ fn lease_names(cluster: &ValidatedCluster) -> Vec<(String, &'static str)> {
     if !cluster.has_leases() {
         return Vec::new();
     }
-    let members = cluster.pods().into_iter().map(|pod| (names::member_lease(&cluster.name, &pod), names::LEASE_MEMBER));
+    let members =
+        cluster.pods().into_iter().map(|pod| (names::member_lease(&cluster.name, &pod), names::LEASE_MEMBER));
     let groups = (0..cluster.group_count())
         .map(|group| (names::group_lease(&cluster.name, group), names::LEASE_GROUP));
     members.chain(groups).chain([(names::view_lease(&cluster.name), names::LEASE_VIEW)]).collect()
@@ -209,9 +232,15 @@ fn surplus(cluster: &ValidatedCluster, observed: &Observed) -> Vec<Surplus> {
     let mut wanted: BTreeSet<_> =
         cluster.listeners.iter().map(|listener| cluster.listener_service(listener)).collect();
     wanted.insert(cluster.peer_service());
-    let services = observed.services.iter().map(ResourceExt::name_any).filter(|name| !wanted.contains(name));
-    let budgets = observed.disruption_budgets.iter().map(ResourceExt::name_any).filter(|_| cluster.replicas < 2);
+    let services = observed.services.iter().map(|service| name(&service.metadata).to_owned());
+    let services = services.filter(|name| !wanted.contains(name));
+    let budgets = observed.disruption_budgets.iter().map(|budget| name(&budget.metadata).to_owned());
+    let budgets = budgets.filter(|_| cluster.replicas < 2);
     services.map(Surplus::Service).chain(budgets.map(Surplus::DisruptionBudget)).collect()
+}
+
+fn name(metadata: &ObjectMeta) -> &str {
+    metadata.name.as_deref().unwrap_or_default()
 }
 
 fn ordinal(cluster: &str, member: &str) -> Option<i32> {

@@ -107,11 +107,14 @@ pub fn compare_topics(desired: &[Topic], observed: &BTreeMap<String, ObservedTop
 fn compare_topic(topic: &Topic, existing: &ObservedTopic, problems: &mut Vec<String>) {
     let name = &topic.name;
     if usize::try_from(topic.partitions).ok() != Some(existing.partitions) {
-        problems.push(format!("{name} has {} partitions instead of {}", existing.partitions, topic.partitions));
+        problems
+            .push(format!("{name} has {} partitions instead of {}", existing.partitions, topic.partitions));
     }
     compare_strength(name, topic, existing, problems);
     for key in ["cleanup.policy", "retention.ms", "retention.bytes", "unclean.leader.election.enable"] {
-        let (Some(wanted), Some(found)) = (topic.settings.get(key), existing.settings.get(key)) else { continue };
+        let (Some(wanted), Some(found)) = (topic.settings.get(key), existing.settings.get(key)) else {
+            continue;
+        };
         if wanted != found {
             problems.push(format!("{name} has {key}={found} instead of {wanted}"));
         }
@@ -119,7 +122,9 @@ fn compare_topic(topic: &Topic, existing: &ObservedTopic, problems: &mut Vec<Str
     if let Some((wanted, found)) = numbers(topic, existing, "max.message.bytes")
         && found < wanted
     {
-        problems.push(format!("{name} has max.message.bytes={found}, less than the {wanted} of the largest packet"));
+        problems.push(format!(
+            "{name} has max.message.bytes={found}, less than the {wanted} of the largest packet"
+        ));
     }
 }
 

@@ -52,12 +52,17 @@ pub(crate) fn decode(
     Ok((packet, reader.rest()))
 }
 
-/// A topic name, which may still be empty here. Its depth is the session's concern.
+/// A topic name, which may still be empty here.
 fn topic_name(bytes: &[u8]) -> Result<&str, DecodeError> {
-    if bytes.iter().any(|byte| matches!(byte, b'+' | b'#' | 0)) {
+    if has_no_name_byte(bytes) {
         return Err(DecodeError::TopicNameInvalid);
     }
     std::str::from_utf8(bytes).map_err(|_not_utf8| DecodeError::Malformed("string is not UTF-8"))
+}
+
+/// Whether it contains what no topic name does. A name may be too deep for this broker: the session answers that.
+fn has_no_name_byte(bytes: &[u8]) -> bool {
+    bytes.iter().any(|byte| matches!(byte, b'+' | b'#' | 0))
 }
 
 type Properties = (Option<NonZeroU16>, Option<Box<PublishProperties>>);
@@ -103,8 +108,10 @@ fn properties(reader: &mut Reader<'_>) -> Result<Properties, DecodeError> {
 
 /// A response topic is a topic name (MQTT-3.3.2-14).
 pub(super) fn check_response_topic(topic: &ByteString) -> Result<(), DecodeError> {
-    super::check_topic_name(topic)
-        .map_err(|_invalid| DecodeError::Protocol("response topic is no topic name"))
+    if topic.is_empty() || has_no_name_byte(topic.as_bytes()) {
+        return Err(DecodeError::Protocol("response topic is no topic name"));
+    }
+    Ok(())
 }
 
 fn set<T>(place: &mut Option<T>, value: T) -> Result<(), DecodeError> {

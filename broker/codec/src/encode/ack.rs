@@ -10,16 +10,16 @@ use tidemill_core::packet::{Ack, AckKind, ReasonCode};
 const REASON_STRING: u8 = 0x1F;
 
 pub(super) fn encode(encoder: Encoder, ack: &Ack, out: &mut BytesMut) -> Result<(), EncodeError> {
-    let has_reason =
-        encoder.version().is_v5() && (ack.reason != ReasonCode::SUCCESS || ack.reason_string.is_some());
-    if !has_reason {
+    let text = reason_string_that_fits(encoder, ack);
+    let is_plain = !encoder.version().is_v5() || (ack.reason == ReasonCode::SUCCESS && text.is_none());
+    if is_plain {
         encoder.check_len(4)?;
         out.reserve(4);
         out.put_slice(&[first_byte(ack.kind), 2]);
         out.put_u16(ack.packet_id.get());
         return Ok(());
     }
-    let Some(text) = reason_string_that_fits(encoder, ack) else {
+    let Some(text) = text else {
         encoder.check_len(5)?;
         out.reserve(5);
         out.put_slice(&[first_byte(ack.kind), 3]);
@@ -39,9 +39,12 @@ pub(super) fn encode(encoder: Encoder, ack: &Ack, out: &mut BytesMut) -> Result<
     Ok(())
 }
 
-/// A reason string must not make the packet too large for the client (MQTT-3.4.2-2).
+/// A reason string must be welcome, and must not make the packet too large for the client (MQTT-3.4.2-2).
 fn reason_string_that_fits(encoder: Encoder, ack: &Ack) -> Option<&str> {
-    let text = ack.reason_string.as_deref().filter(|text| text.len() <= usize::from(u16::MAX))?;
+    let text = ack.reason_string.as_deref()?;
+    if !encoder.explains || text.len() > usize::from(u16::MAX) {
+        return None;
+    }
     let (_, remaining) = lengths(text);
     (1 + varint_len(remaining) + remaining <= encoder.bytes_max()).then_some(text)
 }

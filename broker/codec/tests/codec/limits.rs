@@ -169,6 +169,23 @@ fn reason_strings_give_way_to_the_client_s_maximum() {
 }
 
 #[test]
+fn a_client_that_wants_no_problem_information_gets_no_reason_string() {
+    let mut codec = Codec::new(super::LIMITS);
+    let connect = b"\x10\x10\0\x04MQTT\x05\x02\0\x3c\x02\x17\0\0\x01c";
+    codec.decode(&mut BytesMut::from(&connect[..])).unwrap().unwrap();
+    let ack = |reason| Ack {
+        reason_string: Some("why".into()),
+        ..Ack::new(AckKind::PubAck, PacketId::MIN, reason)
+    };
+    let mut out = BytesMut::new();
+
+    codec.encode(&Packet::Ack(ack(ReasonCode::QUOTA_EXCEEDED)), &mut out).unwrap();
+    codec.encode(&Packet::Ack(ack(ReasonCode::SUCCESS)), &mut out).unwrap();
+
+    assert_eq!(out, &b"\x40\x03\0\x01\x97\x40\x02\0\x01"[..]);
+}
+
+#[test]
 fn a_suback_beyond_the_client_s_maximum_is_not_written() {
     let ack = Packet::SubAck(SubAck { packet_id: PacketId::MIN, reasons: vec![ReasonCode::SUCCESS; 10] });
     let mut out = BytesMut::new();

@@ -290,6 +290,33 @@ fn a_client_may_send_what_the_specification_allows_and_nothing_else() {
     assert!(wrong.is_empty(), "{} rows are wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// 129 levels are legal MQTT but too many for this broker, which answers in SUBACK or PUBACK instead of closing.
+#[test]
+fn topics_that_are_only_too_deep_pass_but_not_with_a_wildcard_in_a_name() {
+    let deep = "/".repeat(128);
+    let subscribe = [b"\x82\x85\x01\0\x0a\0\x80".as_slice(), deep.as_bytes(), b"\x01"].concat();
+    let publish = |topic: &str, properties: &[u8]| {
+        let len = u8::try_from(topic.len()).unwrap();
+        let mut body = [&[0, len], topic.as_bytes(), properties].concat();
+        let mut packet = vec![
+            0x30,
+            u8::try_from(body.len() % 128).unwrap() | 0x80,
+            u8::try_from(body.len() / 128).unwrap(),
+        ];
+        packet.append(&mut body);
+        packet
+    };
+    let response = [b"\x84\x01\x08\0\x81".as_slice(), deep.as_bytes(), b"#"].concat();
+
+    assert!(matches!(decode(V3_1_1, &subscribe), Ok(Some(Packet::Subscribe(_)))));
+    assert!(matches!(decode(V3_1_1, &publish(&deep, b"")), Ok(Some(Packet::Publish(_)))));
+    assert_eq!(decode(V3_1_1, &publish(&format!("{deep}#"), b"")), Err(DecodeError::TopicNameInvalid));
+    assert_eq!(
+        decode(V5, &publish("t", &response)),
+        Err(DecodeError::Protocol("response topic is no topic name"))
+    );
+}
+
 #[test]
 fn a_packet_that_comes_byte_by_byte_has_the_same_outcome() {
     for (what, after, bytes, _) in all() {

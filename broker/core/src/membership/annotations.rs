@@ -28,6 +28,7 @@ const ROUTE_DIGEST: &str = "tidemill.dev/route-digest";
 const VIEW_NUMBER: &str = "tidemill.dev/view-number";
 const MODE: &str = "tidemill.dev/mode";
 const TIMINGS: &str = "tidemill.dev/timings-ms";
+const EPOCH: &str = "tidemill.dev/epoch";
 const MEMBER_EPOCH: &str = "tidemill.dev/member-epoch";
 const VIEW_MEMBERS: &str = "tidemill.dev/view-members";
 const VIEW_HISTORY: &str = "tidemill.dev/view-history";
@@ -65,7 +66,7 @@ pub enum DecodeError {
     },
 }
 
-/// Writes `content` for the API. Epochs beyond `i32::MAX` stay there; at one change a second that takes 68 years.
+/// Writes `content` for the API. `leaseTransitions` repeats the epoch and stays at `i32::MAX` beyond it.
 #[must_use]
 pub fn encode(content: &LeaseContent) -> LeaseFields {
     match content {
@@ -99,6 +100,7 @@ fn encode_member(lease: &MemberLease) -> LeaseFields {
     let container = lease.holder.as_ref().and_then(|holder| holder.container_id.clone()).unwrap_or_default();
     let reachable: Vec<_> = lease.reachable.iter().map(MemberId::as_str).collect();
     let annotations = [
+        (EPOCH, lease.epoch.0.to_string()),
         (CONTAINER, container),
         (RENEWAL, lease.renewal.to_string()),
         (ENDPOINT, lease.endpoint.clone()),
@@ -135,7 +137,10 @@ fn encode_group(lease: &GroupLease) -> LeaseFields {
             .map(|holder| format!("{}_{}", holder.member.id, holder.member.incarnation)),
         transitions: i32::try_from(lease.epoch.0).unwrap_or(i32::MAX),
         duration_secs: None,
-        annotations: with_format([(MEMBER_EPOCH, member_epoch.to_string())]),
+        annotations: with_format([
+            (EPOCH, lease.epoch.0.to_string()),
+            (MEMBER_EPOCH, member_epoch.to_string()),
+        ]),
     }
 }
 
@@ -213,12 +218,16 @@ impl<'a> Reader<'a> {
         self.holder().is_none() && !self.fields.annotations.contains_key(FORMAT)
     }
 
-    fn transitions<T: TryFrom<i32>>(&self) -> Result<T, DecodeError> {
+    /// The epoch; of an object that no broker has written yet, what `leaseTransitions` says.
+    fn epoch<T: TryFrom<i32> + std::str::FromStr>(&self) -> Result<T, DecodeError> {
+        if self.fields.annotations.contains_key(EPOCH) {
+            return self.number(EPOCH);
+        }
         T::try_from(self.fields.transitions).map_err(|_| DecodeError::Field { field: "leaseTransitions" })
     }
 
     fn member(&self) -> Result<MemberLease, DecodeError> {
-        let epoch = MemberEpoch(self.transitions()?);
+        let epoch = MemberEpoch(self.epoch()?);
         let declared_dead = self.fields.annotations.get(DECLARED_DEAD).filter(|uid| !uid.is_empty()).cloned();
         if self.is_new() {
             return Ok(MemberLease { declared_dead, ..MemberLease::vacant(epoch) });
@@ -261,7 +270,7 @@ impl<'a> Reader<'a> {
     }
 
     fn group(&self) -> Result<GroupLease, DecodeError> {
-        let epoch = OwnerEpoch(self.transitions()?);
+        let epoch = OwnerEpoch(self.epoch()?);
         let Some(identity) = self.holder() else {
             return Ok(GroupLease { holder: None, epoch });
         };

@@ -209,6 +209,7 @@ pub enum WriteResult {
 }
 
 /// One event of the watch.
+#[allow(clippy::large_enum_variant, reason = "handed over once and taken apart at once")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     /// The object was created or changed.
@@ -224,6 +225,9 @@ pub struct PodStatus {
     pub member: MemberId,
     /// Its UID.
     pub pod_uid: String,
+    /// Version of the pod object. Comparable with those of leases, because one API server stores both; where it is not, a
+    /// pod of another UID must not be reported.
+    pub version: ResourceVersion,
     /// Ids of containers of the broker whose status is `terminated` (current and last state). Phase `Failed` and a missing
     /// pod prove nothing and are not reported.
     pub terminated: BTreeSet<String>,

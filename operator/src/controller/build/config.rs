@@ -16,13 +16,13 @@ use tidemill_crds::{Auth, ListenerProtocol, MqttClusterSpec};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Key of the config file in the ConfigMap, and its file name in the pod.
-pub const CONFIG_FILE: &str = "broker.yaml";
+pub(crate) const CONFIG_FILE: &str = "broker.yaml";
 /// Where the ConfigMap is mounted.
-pub const CONFIG_DIRECTORY: &str = "/etc/tidemill";
+pub(crate) const CONFIG_DIRECTORY: &str = "/etc/tidemill";
 /// Where the Secret with the peer certificates is mounted.
-pub const TLS_DIRECTORY: &str = "/etc/tidemill-tls";
+pub(crate) const TLS_DIRECTORY: &str = "/etc/tidemill-tls";
 /// Where the volume is mounted.
-pub const DATA_DIRECTORY: &str = "/var/lib/tidemill";
+pub(crate) const DATA_DIRECTORY: &str = "/var/lib/tidemill";
 
 /// The config that every broker of the cluster gets. What differs between pods comes through the environment.
 pub(crate) fn broker_config(namespace: &str, name: &str, spec: &MqttClusterSpec, auth: &Auth) -> Config {
@@ -35,7 +35,8 @@ pub(crate) fn broker_config(namespace: &str, name: &str, spec: &MqttClusterSpec,
         ..Config::default()
     };
     if let Some(kafka) = &spec.kafka {
-        let prefix = kafka.topic_prefix.clone().unwrap_or_else(|| names::default_topic_prefix(namespace, name));
+        let prefix =
+            kafka.topic_prefix.clone().unwrap_or_else(|| names::default_topic_prefix(namespace, name));
         config.kafka = Some(Kafka {
             bootstrap_servers: kafka.bootstrap_servers.clone(),
             topic_prefix: Some(prefix),
@@ -164,7 +165,8 @@ pub(crate) fn config_hash(config: &Config) -> String {
 
 /// The ConfigMap with `broker.yaml`.
 pub(crate) fn build_config_map(cluster: &ValidatedCluster) -> ConfigMap {
-    let yaml = serde_saphyr::to_string(&config_document(&cluster.config)).expect("JSON with text keys is YAML");
+    let yaml =
+        serde_saphyr::to_string(&config_document(&cluster.config)).expect("JSON with text keys is YAML");
     ConfigMap {
         metadata: super::metadata(cluster, cluster.config_map()),
         data: Some(BTreeMap::from([(CONFIG_FILE.to_owned(), yaml)])),
@@ -200,7 +202,10 @@ mod tests {
 
         assert_eq!(plain.get("limits"), None);
         assert_eq!(chosen["limits"], serde_json::json!({"inFlight": 7}));
-        assert_eq!(plain["kafka"]["partitions"], 32, "fixed numbers are written even where they are the default");
+        assert_eq!(
+            plain["kafka"]["partitions"], 32,
+            "fixed numbers are written even where they are the default"
+        );
     }
 
     #[test]

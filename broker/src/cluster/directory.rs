@@ -1,0 +1,237 @@
+//! Finds the owner of a client id and the host of a session, wherever they are.
+//!
+//! [`Directory`] implements [`OwnerSide`] and [`HostSide`] for the whole cluster: what concerns this broker goes to the
+//! local implementations, everything else over peer links. Requests are answered by number; a request whose link ended or
+//! whose target was not the owner is asked again while its time lasts. Owners treat a repeated request like a new one.
+
+mod incoming;
+mod owners;
+pub mod reattach;
+mod requests;
+
+use super::peer::lane::Crowding;
+use super::peer::link::Link;
+use super::peer::table::LinkTable;
+use super::wire::Body;
+use super::wire::attach::Refusal;
+use super::{ClusterView, GroupOwner};
+use crate::owner::{HostSide, OwnerSide};
+use futures::future::BoxFuture;
+use owners::Target;
+use parking_lot::Mutex;
+use reattach::AttachmentSource;
+use requests::Requests;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tidemill_core::attach::{
+    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
+    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+};
+use tidemill_core::member::Member;
+use tidemill_core::partition::{PartitionGroup, Partitioning, QueueKind};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
+/// Longest wait for a group to have an owner that can be reached.
+pub const OWNER_WAIT: Duration = Duration::from_secs(10);
+/// Longest wait for a connection to be closed by its host.
+pub const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
+/// Requests of peers being answered at a time; more are refused as unavailable.
+const INCOMING_MAX: usize = 65_536;
+
+/// The local implementations.
+pub struct LocalSides {
+    /// Owns the groups of this broker.
+    pub owner: Arc<dyn OwnerSide>,
+    /// Its connections as owners see them.
+    pub host: Arc<dyn HostSide>,
+    /// Its connections as they are told to a new owner.
+    pub attachments: Arc<dyn AttachmentSource>,
+}
+
+/// Owners and hosts of the whole cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Directory {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    partitioning: Partitioning,
+    view: watch::Receiver<Arc<ClusterView>>,
+    links: Arc<LinkTable>,
+    local: OnceLock<LocalSides>,
+    requests: Requests,
+    /// Parts of re-attach frames, by link and request.
+    parts: Mutex<HashMap<(usize, u64), Vec<Attachment>>>,
+    /// Answers being worked out for peers.
+    answering: TaskTracker,
+    permits: Arc<Semaphore>,
+    /// Longest wait for a SUBACK or UNSUBACK: the durable gate and its commit.
+    subscribe_reply: Duration,
+}
+
+impl Directory {
+    /// Knows nobody yet: until [`Self::start`] everything is unavailable. `durable_gate` is the longest wait of a gate.
+    #[must_use]
+    pub fn new(
+        partitioning: Partitioning,
+        view: watch::Receiver<Arc<ClusterView>>,
+        links: Arc<LinkTable>,
+        durable_gate: Duration,
+    ) -> Self {
+        let shared = Shared {
+            partitioning,
+            view,
+            links,
+            local: OnceLock::new(),
+            requests: Requests::default(),
+            parts: Mutex::default(),
+            answering: TaskTracker::new(),
+            permits: Arc::new(Semaphore::new(INCOMING_MAX)),
+            subscribe_reply: durable_gate + OWNER_WAIT,
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Gives the local implementations, once; later calls change nothing.
+    pub fn start(&self, local: LocalSides) {
+        let _ = self.shared.local.set(local);
+    }
+
+    /// A link is down: its questions are asked again elsewhere.
+    pub fn link_down(&self, link: &Arc<Link>) {
+        self.shared.requests.fail(link);
+        self.shared.parts.lock().retain(|(of, _), _| *of != link_key(link));
+    }
+
+    /// Completes when no question of a peer is being answered any more.
+    pub async fn idle(&self) {
+        self.shared.answering.close();
+        self.shared.answering.wait().await;
+    }
+}
+
+/// Tells links apart without keeping them alive.
+fn link_key(link: &Arc<Link>) -> usize {
+    Arc::as_ptr(link) as usize
+}
+
+impl Shared {
+    fn view(&self) -> Arc<ClusterView> {
+        self.view.borrow().clone()
+    }
+
+    fn owner_of(&self, group: PartitionGroup) -> Option<GroupOwner> {
+        self.view().owners.get(usize::from(group.0)).cloned().flatten()
+    }
+
+    fn group_of_client(&self, client_id: &str) -> PartitionGroup {
+        let partitioning = self.partitioning;
+        partitioning.group_of(partitioning.partition_of(QueueKind::Session, client_id))
+    }
+
+    /// Whether the view says that this broker owns `group`.
+    fn owns(&self, group: PartitionGroup) -> bool {
+        self.owner_of(group).is_some_and(|owner| owner.member == self.view().own)
+    }
+}
+
+impl OwnerSide for Directory {
+    fn attach(&self, request: AttachRequest) -> BoxFuture<'static, Result<AttachGrant, OwnerError>> {
+        let shared = Arc::clone(&self.shared);
+        let group = shared.group_of_client(&request.client_id);
+        Box::pin(async move { shared.attach(group, request).await })
+    }
+
+    fn detach(&self, detach: Detach) {
+        let group = self.shared.group_of_client(&detach.client_id);
+        let Some(target) = self.shared.target(group) else { return };
+        match target {
+            Target::Local(owner) => owner.detach(detach),
+            Target::Remote { link, .. } => {
+                let _ = link.send(Body::Detach((&detach).into()), Crowding::Waits);
+            }
+        }
+    }
+
+    fn subscribe(
+        &self,
+        request: SubscribeRequest,
+    ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>> {
+        let shared = Arc::clone(&self.shared);
+        let group = shared.group_of_client(&request.client_id);
+        Box::pin(async move { shared.subscribe(group, request).await })
+    }
+
+    fn unsubscribe(
+        &self,
+        request: UnsubscribeRequest,
+    ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>> {
+        let shared = Arc::clone(&self.shared);
+        let group = shared.group_of_client(&request.client_id);
+        Box::pin(async move { shared.unsubscribe(group, request).await })
+    }
+
+    fn acked(&self, acked: Acked) {
+        let group = self.shared.partitioning.group_of(acked.partition);
+        let Some(target) = self.shared.target(group) else { return };
+        match target {
+            Target::Local(owner) => owner.acked(acked),
+            // Lost with the link; the re-attach over the next one repeats it.
+            Target::Remote { link, .. } => {
+                let _ = link.send(Body::Acked((&acked).into()), Crowding::Waits);
+            }
+        }
+    }
+
+    fn reattach(
+        &self,
+        group: PartitionGroup,
+        host: Member,
+        attachments: Vec<Attachment>,
+    ) -> BoxFuture<'static, Result<Vec<Result<ConnectionEpoch, OwnerError>>, OwnerError>> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let told = shared.reattach_once(group, host, &attachments).await;
+            told.map_err(|refusal| match refusal {
+                Refusal::Owner(error) => error,
+                Refusal::NotOwner => OwnerError::Unavailable,
+            })
+        })
+    }
+}
+
+impl HostSide for Directory {
+    fn deliver(&self, host: &Member, deliver: Deliver) {
+        if *host == self.shared.view().own {
+            if let Some(local) = self.shared.local.get() {
+                local.host.deliver(host, deliver);
+            }
+        } else if let Some(link) = self.shared.links.to(host) {
+            // Lost with the link; the host re-attaches over the next one, with what it has in flight.
+            let _ = link.send(Body::Deliver((&deliver).into()), Crowding::Waits);
+        }
+    }
+
+    fn take_over(
+        &self,
+        host: &Member,
+        client_id: &str,
+        connection: ConnectionEpoch,
+    ) -> BoxFuture<'static, ()> {
+        if *host == self.shared.view().own {
+            return match self.shared.local.get() {
+                Some(local) => local.host.take_over(host, client_id, connection),
+                None => Box::pin(std::future::ready(())),
+            };
+        }
+        let shared = Arc::clone(&self.shared);
+        let (host, client_id) = (host.clone(), client_id.to_owned());
+        Box::pin(async move {
+            // After 5 s the owner goes on: whatever the host still does for the old connection carries an older epoch.
+            let _ = timeout(TAKE_OVER_WAIT, shared.take_over(&host, client_id, connection)).await;
+        })
+    }
+}

@@ -1,0 +1,211 @@
+//! What peers ask this broker as owner, and tell it as host.
+
+use super::{Directory, LocalSides, Shared, link_key};
+use crate::cluster::peer::lane::Crowding;
+use crate::cluster::peer::link::Link;
+use crate::cluster::wire::attach::{
+    Attach, AttachReply, Detach, Reattach, ReattachReply, Refusal, TakeOver, TakenOver,
+};
+use crate::cluster::wire::deliver::{Acked, Deliver};
+use crate::cluster::wire::subscribe::{ReasonsReply, Subscribe, Unsubscribe};
+use crate::cluster::wire::{Body, WireError, narrow, required};
+use std::sync::Arc;
+use tidemill_core::attach::{
+    AttachRequest, Attachment, ConnectionEpoch, OwnerError, SubscribeRequest, UnsubscribeRequest,
+};
+use tidemill_core::partition::PartitionGroup;
+
+/// Attachments in the parts of one re-attach; more are refused. Far above what a broker can hold.
+const ATTACHMENTS_MAX: usize = 4_000_000;
+
+const UNAVAILABLE: Refusal = Refusal::Owner(OwnerError::Unavailable);
+
+impl Directory {
+    /// A host asks to let a connection in.
+    ///
+    /// # Errors
+    ///
+    /// [`WireError`] as for all of these: the frame is malformed, or the peer speaks for another host; break the link.
+    pub(crate) fn handle_attach(&self, link: &Arc<Link>, attach: Attach) -> Result<(), WireError> {
+        let number = attach.request;
+        let request = AttachRequest::try_from(required(attach.client, "client")?)?;
+        from_its_host(link, &request)?;
+        let group = self.shared.group_of_client(&request.client_id);
+        self.shared.answer(link, group, move |local| {
+            let attaching = local.map(|local| local.owner.attach(request));
+            async move {
+                let answer = match attaching {
+                    Ok(attaching) => attaching.await.map_err(Refusal::Owner),
+                    Err(refusal) => Err(refusal),
+                };
+                Body::AttachReply(AttachReply::new(number, &answer))
+            }
+        });
+        Ok(())
+    }
+
+    /// A host tells all its attachments of a group.
+    pub(crate) fn handle_reattach(&self, link: &Arc<Link>, part: Reattach) -> Result<(), WireError> {
+        let number = part.request;
+        let group = PartitionGroup(narrow(part.group, "group")?);
+        let mut parts = self.shared.parts.lock();
+        let collected = parts.entry((link_key(link), number)).or_default();
+        for attachment in part.attachments {
+            let attachment = Attachment::try_from(attachment)?;
+            from_its_host(link, &attachment.request)?;
+            collected.push(attachment);
+        }
+        if collected.len() > ATTACHMENTS_MAX {
+            return Err(WireError::Value { field: "attachments", value: collected.len() as u64 });
+        }
+        if !part.last {
+            return Ok(());
+        }
+        let attachments = parts.remove(&(link_key(link), number)).unwrap_or_default();
+        drop(parts);
+        let host = link.peer().clone();
+        self.shared.answer(link, group, move |local| {
+            let reattaching = local.map(|local| local.owner.reattach(group, host, attachments));
+            async move {
+                let answer = match reattaching {
+                    Ok(reattaching) => reattaching.await.map_err(Refusal::Owner),
+                    Err(refusal) => Err(refusal),
+                };
+                Body::ReattachReply(ReattachReply::new(number, &answer))
+            }
+        });
+        Ok(())
+    }
+
+    /// A host asks for subscriptions.
+    pub(crate) fn handle_subscribe(&self, link: &Arc<Link>, subscribe: Subscribe) -> Result<(), WireError> {
+        let number = subscribe.request;
+        let request = SubscribeRequest::try_from(subscribe)?;
+        let group = self.shared.group_of_client(&request.client_id);
+        self.shared.answer(link, group, move |local| {
+            let subscribing = local.map(|local| local.owner.subscribe(request));
+            async move {
+                let answer = match subscribing {
+                    Ok(subscribing) => subscribing.await.map_err(Refusal::Owner),
+                    Err(refusal) => Err(refusal),
+                };
+                Body::SubscribeReply(ReasonsReply::new(number, &answer))
+            }
+        });
+        Ok(())
+    }
+
+    /// A host asks to end subscriptions.
+    pub(crate) fn handle_unsubscribe(
+        &self,
+        link: &Arc<Link>,
+        unsubscribe: Unsubscribe,
+    ) -> Result<(), WireError> {
+        let number = unsubscribe.request;
+        let request = UnsubscribeRequest::try_from(unsubscribe)?;
+        let group = self.shared.group_of_client(&request.client_id);
+        self.shared.answer(link, group, move |local| {
+            let unsubscribing = local.map(|local| local.owner.unsubscribe(request));
+            async move {
+                let answer = match unsubscribing {
+                    Ok(unsubscribing) => unsubscribing.await.map_err(Refusal::Owner),
+                    Err(refusal) => Err(refusal),
+                };
+                Body::UnsubscribeReply(ReasonsReply::new(number, &answer))
+            }
+        });
+        Ok(())
+    }
+
+    /// A connection of a peer ended. Passed over when this broker is not the owner: the owner learns it by re-attach.
+    pub(crate) fn handle_detach(&self, detach: Detach) -> Result<(), WireError> {
+        let detach = tidemill_core::attach::Detach::try_from(detach)?;
+        let group = self.shared.group_of_client(&detach.client_id);
+        if let Ok(local) = self.shared.local_owner(group) {
+            local.owner.detach(detach);
+        }
+        Ok(())
+    }
+
+    /// A client of a peer is done with messages.
+    pub(crate) fn handle_acked(&self, acked: Acked) -> Result<(), WireError> {
+        let acked = tidemill_core::attach::Acked::try_from(acked)?;
+        if let Ok(local) = self.shared.local_owner(self.shared.partitioning.group_of(acked.partition)) {
+            local.owner.acked(acked);
+        }
+        Ok(())
+    }
+
+    /// An owner sends messages of a queue.
+    pub(crate) fn handle_deliver(&self, deliver: Deliver) -> Result<(), WireError> {
+        let deliver = tidemill_core::attach::Deliver::try_from(deliver)?;
+        if let Some(local) = self.shared.local.get() {
+            local.host.deliver(&self.shared.view().own, deliver);
+        }
+        Ok(())
+    }
+
+    /// An owner wants a connection closed.
+    pub(crate) fn handle_take_over(&self, link: &Arc<Link>, order: TakeOver) -> Result<(), WireError> {
+        let connection: ConnectionEpoch = required(order.connection, "connection")?.into();
+        let closing = self
+            .shared
+            .local
+            .get()
+            .map(|local| local.host.take_over(&self.shared.view().own, &order.client_id, connection));
+        let link = Arc::clone(link);
+        self.shared.answering.spawn(async move {
+            if let Some(closing) = closing {
+                closing.await;
+            }
+            let reply = Body::TakenOver(TakenOver { request: order.request });
+            let _ = link.send(reply, Crowding::Waits);
+        });
+        Ok(())
+    }
+
+    /// A peer has answered a question.
+    pub(crate) fn handle_reply(&self, link: &Arc<Link>, number: u64, reply: Body) {
+        self.shared.requests.answer(link, number, reply);
+    }
+}
+
+impl Shared {
+    /// The local owner, if this broker owns `group`.
+    fn local_owner(&self, group: PartitionGroup) -> Result<&LocalSides, Refusal> {
+        if !self.owns(group) {
+            return Err(Refusal::NotOwner);
+        }
+        self.local.get().ok_or(UNAVAILABLE)
+    }
+
+    /// Starts the answer to a question at once, in the order of the frames, and sends it when it is there.
+    fn answer<Answering>(
+        &self,
+        link: &Arc<Link>,
+        group: PartitionGroup,
+        start: impl FnOnce(Result<&LocalSides, Refusal>) -> Answering,
+    ) where
+        Answering: Future<Output = Body> + Send + 'static,
+    {
+        let permit = Arc::clone(&self.permits).try_acquire_owned();
+        let local = self.local_owner(group);
+        let answering = start(if permit.is_ok() { local } else { Err(UNAVAILABLE) });
+        let link = Arc::clone(link);
+        self.answering.spawn(async move {
+            let reply = answering.await;
+            // A link that has ended meanwhile lets its peer ask again over the next one.
+            let _ = link.send(reply, Crowding::Waits);
+            drop(permit);
+        });
+    }
+}
+
+/// A host speaks for its own connections only.
+fn from_its_host(link: &Arc<Link>, request: &AttachRequest) -> Result<(), WireError> {
+    if request.host == *link.peer() {
+        Ok(())
+    } else {
+        Err(WireError::Value { field: "host", value: request.host.incarnation.0 })
+    }
+}

@@ -1,0 +1,61 @@
+//! Questions on their way to peers.
+
+use super::link_key;
+use crate::cluster::peer::link::Link;
+use crate::cluster::wire::Body;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+#[derive(Debug)]
+struct Waiting {
+    link: usize,
+    reply: oneshot::Sender<Body>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    last: u64,
+    waiting: HashMap<u64, Waiting>,
+}
+
+/// Requests without a reply yet. Bounded by the connections and sessions that ask.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    state: Mutex<State>,
+}
+
+impl Requests {
+    /// Numbers a request to be sent over `link`. The receiver fails when the link ends.
+    pub(super) fn enter(&self, link: &Arc<Link>) -> (u64, oneshot::Receiver<Body>) {
+        let (reply, receiver) = oneshot::channel();
+        let mut state = self.state.lock();
+        state.last += 1;
+        let number = state.last;
+        state.waiting.insert(number, Waiting { link: link_key(link), reply });
+        (number, receiver)
+    }
+
+    /// Takes a reply. One that nobody waits for, or that came over another link, is passed over.
+    pub(super) fn answer(&self, link: &Arc<Link>, number: u64, body: Body) {
+        let mut state = self.state.lock();
+        if state.waiting.get(&number).is_some_and(|waiting| waiting.link == link_key(link))
+            && let Some(waiting) = state.waiting.remove(&number)
+        {
+            // Fails only when the asker has given up.
+            let _ = waiting.reply.send(body);
+        }
+    }
+
+    /// Forgets a request whose asker has given up.
+    pub(super) fn forget(&self, number: u64) {
+        self.state.lock().waiting.remove(&number);
+    }
+
+    /// Fails all requests over a link that has ended.
+    pub(super) fn fail(&self, link: &Arc<Link>) {
+        let key = link_key(link);
+        self.state.lock().waiting.retain(|_, waiting| waiting.link != key);
+    }
+}

@@ -1,0 +1,175 @@
+//! Hosts and owners on different brokers.
+
+use super::network::Wire;
+use super::node::{TestNode, give_group, member, record, three};
+use std::time::Duration;
+use tidemill_broker::owner::{HostSide, OwnerSide};
+use tidemill_core::attach::{
+    Acked, AttachRequest, Attachment, ConnectionEpoch, Deliver, Delivery, Detach, OwnerError, QueueId,
+    SessionLifetime, SessionNumber, StoredSubscription, SubscribeRequest,
+};
+use tidemill_core::member::{MemberId, OwnerEpoch};
+use tidemill_core::packet::{QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version};
+use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
+
+const LONG: Duration = Duration::from_secs(50);
+const CONNECTION: ConnectionEpoch = ConnectionEpoch { owner: OwnerEpoch(1), counter: 77 };
+
+fn request(host: &TestNode) -> AttachRequest {
+    AttachRequest {
+        client_id: "client".into(),
+        host: host.member.clone(),
+        version: Version::V3_1_1,
+        clean_start: false,
+        lifetime: SessionLifetime::Persistent { expiry_secs: 60 },
+        window: 100,
+        user: None,
+        will: None,
+    }
+}
+
+fn queue() -> QueueId {
+    QueueId { kind: QueueKind::Session, name: "client".into(), number: SessionNumber::new(OwnerEpoch(1), 1) }
+}
+
+fn acked(offset: u64) -> Acked {
+    Acked { queue: queue(), partition: Partition(0), connection: CONNECTION, offsets: vec![offset] }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_attached_and_subscribed_at_the_owner_wherever_it_is() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+
+    for host in &nodes {
+        let grant = host.node.directory().attach(request(host)).await.unwrap();
+        assert_eq!(grant.session, SessionNumber::new(OwnerEpoch(1), 1));
+    }
+
+    assert_eq!(nodes[1].seen().attached, nodes.iter().map(request).collect::<Vec<_>>());
+    let subscribe = SubscribeRequest {
+        client_id: "client".into(),
+        connection: CONNECTION,
+        subscriptions: vec![StoredSubscription {
+            filter: super::node::filter("a/+"),
+            options: SubscriptionOptions {
+                qos: QoS::AtLeastOnce,
+                no_local: false,
+                retain_as_published: false,
+                retain_handling: RetainHandling::Send,
+            },
+            identifier: None,
+        }],
+    };
+    let reasons = nodes[2].node.directory().subscribe(subscribe.clone()).await.unwrap();
+    assert_eq!(reasons, vec![ReasonCode(1)]);
+    assert_eq!(nodes[1].seen().subscribed, vec![subscribe]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owners_refusal_comes_back_as_it_is() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    *nodes[1].around.refuses.lock() = Some(OwnerError::NotAuthorized);
+
+    let refused = nodes[0].node.directory().attach(request(&nodes[0])).await;
+
+    assert_eq!(refused, Err(OwnerError::NotAuthorized));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attach_waits_for_an_owner_and_follows_it_when_it_changes() {
+    let nodes = three(LONG).await;
+    let directory = nodes[0].node.directory().clone();
+    let attaching = tokio::spawn(directory.attach(request(&nodes[0])));
+    // The host believes in an owner that does not believe in itself, until the view moves on.
+    give_group(&[&nodes[0]], &nodes[1].member, 1);
+    nodes[0].linked_to(&["b", "c"]).await;
+
+    give_group(&nodes.each_ref(), &nodes[2].member, 2);
+
+    attaching.await.unwrap().unwrap();
+    assert_eq!(nodes[2].seen().attached.len(), 1);
+    assert!(nodes[1].seen().attached.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deliveries_acknowledgements_and_detach_keep_their_order_between_brokers() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    let (record, _) = record("payload", QoS::AtLeastOnce);
+    let deliver = |offset| Deliver {
+        queue: queue(),
+        partition: Partition(0),
+        connection: CONNECTION,
+        deliveries: vec![Delivery {
+            offset,
+            qos: QoS::AtLeastOnce,
+            retain: false,
+            redelivery: false,
+            identifiers: vec![],
+            record: record.clone(),
+        }],
+    };
+    let detach = Detach { client_id: "client".into(), connection: CONNECTION, session_expiry_secs: None };
+
+    for offset in 0..50 {
+        nodes[1].node.directory().deliver(&nodes[0].member, deliver(offset));
+        nodes[0].node.directory().acked(acked(offset));
+    }
+    nodes[0].node.directory().detach(detach.clone());
+
+    let at_host = nodes[0].until("deliveries", |seen| seen.delivered.len() == 50).await;
+    assert_eq!(at_host.delivered, (0..50).map(deliver).collect::<Vec<_>>());
+    let at_owner = nodes[1].until("detach", |seen| !seen.detached.is_empty()).await;
+    assert_eq!(at_owner.acked, (0..50).map(acked).collect::<Vec<_>>());
+    assert_eq!(at_owner.detached, vec![detach]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_takeover_closes_the_connection_at_its_host_and_does_not_wait_for_a_dead_one() {
+    let nodes = three(LONG).await;
+
+    nodes[1].node.directory().take_over(&nodes[0].member, "client", CONNECTION).await;
+    nodes[1].node.directory().take_over(&member("c", 99), "client", CONNECTION).await;
+
+    assert_eq!(nodes[0].seen().taken_over, vec![("client".to_owned(), CONNECTION)]);
+    assert!(nodes[2].seen().taken_over.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_host_tells_a_new_owner_its_attachments_once_even_if_it_has_none() {
+    let nodes = three(LONG).await;
+    let attachment = Attachment {
+        request: request(&nodes[0]),
+        session: SessionNumber::new(OwnerEpoch(1), 1),
+        connection: CONNECTION,
+        done: vec![3],
+        in_flight: vec![4, 5],
+    };
+    *nodes[0].around.attachments.lock() = vec![attachment.clone()];
+
+    give_group(&nodes.each_ref(), &nodes[1].member, 2);
+
+    let seen = nodes[1].until("all hosts", |seen| seen.reattached.len() == 3).await;
+    for host in &nodes {
+        let count = usize::from(host.member.id == MemberId::new("a"));
+        assert!(seen.reattached.contains(&(host.member.clone(), PartitionGroup(0), count)));
+    }
+    let outcomes = nodes[0].until("outcome", |seen| !seen.outcomes.is_empty()).await.outcomes;
+    assert_eq!(outcomes[0].attachment, attachment);
+    assert!(outcomes[0].result.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attachments_are_told_again_over_a_new_link_to_the_same_owner() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 2);
+    nodes[1].until("all hosts", |seen| seen.reattached.len() == 3).await;
+
+    nodes[1].proxy.set(Wire::Cut);
+    nodes[0].linked_to(&["c"]).await;
+    nodes[1].proxy.set(Wire::Open);
+
+    nodes[1].until("host a again", |seen| seen.reattached.len() == 4).await;
+}
