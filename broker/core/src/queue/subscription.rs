@@ -205,3 +205,58 @@ fn combine<'a>(
     let qos = qos.min(message.qos);
     (qos > QoS::AtMostOnce).then_some(Interest { qos, retain, identifiers })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::hex;
+    use proptest::prelude::*;
+
+    fn options(qos: QoS) -> SubscriptionOptions {
+        SubscriptionOptions {
+            qos,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        }
+    }
+
+    #[test]
+    fn version_1_keeps_its_bytes() {
+        let plain =
+            Subscription { options: options(QoS::AtLeastOnce), identifier: None, start: 300, end: None };
+        let full = Subscription {
+            options: SubscriptionOptions {
+                qos: QoS::ExactlyOnce,
+                no_local: true,
+                retain_as_published: true,
+                retain_handling: RetainHandling::DoNotSend,
+            },
+            identifier: Some(300),
+            start: 1,
+            end: Some(2),
+        };
+
+        for (subscription, bytes) in [(plain, "01 01 00 ac02"), (full, "01 2e 03 ac02 01 02")] {
+            assert_eq!(hex(&subscription.encode()), bytes.replace(' ', ""));
+            assert_eq!(Subscription::decode(subscription.encode()), Ok(subscription));
+        }
+    }
+
+    #[test]
+    fn unknown_versions_and_options_are_refused() {
+        for bytes in [[2, 1, 0, 0], [1, 3, 0, 0], [1, 0x31, 0, 0], [1, 0x41, 0, 0], [1, 1, 4, 0]] {
+            assert!(Subscription::decode(Bytes::copy_from_slice(&bytes)).is_err(), "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..24)) {
+            let mut versioned = vec![STATE_VERSION];
+            versioned.extend(&bytes);
+            let _ = Subscription::decode(versioned.into());
+            let _ = Subscription::decode(bytes.into());
+        }
+    }
+}

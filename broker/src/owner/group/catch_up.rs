@@ -11,7 +11,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::partition::{Offset, Partition};
-use tidemill_core::queue::partition::{CatchUp, QueueSlot, ReadBehind};
+use tidemill_core::queue::partition::QueueSlot;
+use tidemill_core::queue::partition::offer::{CatchUp, ReadBehind};
 use tidemill_core::record::Record;
 use tracing::warn;
 
