@@ -67,7 +67,9 @@ impl OwnerService {
         let (handle, runner) = group::prepare(Arc::clone(&self.parts), group, epoch);
         // A group that is started anew while it runs goes on under the new claim only; fencing keeps them apart.
         let former = self.groups.write().insert(group, handle);
-        former.map(|former| former.stop(oneshot::channel().0));
+        if let Some(former) = former {
+            former.stop(oneshot::channel().0);
+        }
         tasks.spawn(async move {
             runner.run().await;
             group

@@ -258,3 +258,17 @@ async fn the_log_being_away_delays_deliveries_and_loses_none() {
 
     assert_eq!(payloads(&world.deliveries(&client, 1).await), ["m"]);
 }
+
+#[tokio::test]
+async fn an_owner_whose_membership_is_over_answers_and_delivers_nothing() {
+    let world = World::new().await;
+    let client = world.subscriber("c", "a").await;
+    world.validity.set(0);
+
+    assert_eq!(world.attach(request("d")).await.err(), Some(OwnerError::Unavailable));
+    world.publish_text("a", "m").await;
+    world.until(|| world.metrics.groups.get() == 0).await;
+
+    assert!(world.hosts.delivered(&client.id, client.grant.connection).is_empty());
+    assert_eq!(world.attach(request("d")).await.err(), Some(OwnerError::Unavailable));
+}

@@ -83,6 +83,7 @@ async fn what_was_not_acknowledged_comes_again_first_and_in_order() {
     let first = world.deliveries(&client, 4).await;
     world.ack(&client, vec![first[1].offset]);
     world.detach(&client);
+    world.until(|| world.metrics.attached.get() == 0).await;
     world.publish_text("a", "5").await;
 
     let client = world.attach(request("c")).await.unwrap();
@@ -189,4 +190,36 @@ async fn a_hundred_thousand_idle_queues_are_not_touched_by_a_record() {
     let touched = queues.take_dirty(usize::MAX);
     assert_eq!(touched.len(), 1_000, "each record touched the one queue that it is for");
     assert_eq!(queues.floor(), 0);
+}
+
+#[tokio::test]
+async fn many_queues_behind_the_head_take_turns_and_all_of_them_arrive() {
+    let world = World::new().await;
+    let mut names = Vec::new();
+    for number in 0..48 {
+        let client = world.subscriber(&number.to_string(), "a").await;
+        world.detach(&client);
+        names.push(client.id.clone());
+    }
+    // More than what is kept in memory, so that each needs a reader, and there are more of them than readers.
+    for number in 0..1_500 {
+        world.publish_text("a", &number.to_string()).await;
+    }
+
+    let mut clients = Vec::new();
+    for name in &names {
+        clients.push(world.attach(AttachRequest { window: 200, ..request(name) }).await.unwrap());
+    }
+
+    let expected: Vec<_> = (0..1_500).map(|number| number.to_string()).collect();
+    // The last ones wait for readers that the first ones hold without taking anything.
+    for client in clients.iter().rev() {
+        let mut seen = 0;
+        while seen < 1_500 {
+            let deliveries = world.deliveries(client, seen + 1).await;
+            world.ack(client, offsets(&deliveries[seen..]));
+            seen = deliveries.len();
+        }
+        assert_eq!(payloads(&world.deliveries(client, 1_500).await), expected);
+    }
 }

@@ -36,6 +36,7 @@ pub(crate) struct World {
     pub(crate) hosts: Arc<Hosts>,
     pub(crate) routes: Arc<Routes>,
     pub(crate) around: Arc<Around>,
+    pub(crate) validity: Arc<Validity>,
     pub(crate) metrics: OwnerMetrics,
     pub(crate) owner: Arc<OwnerService>,
     pub(crate) partitioning: Partitioning,
@@ -111,6 +112,7 @@ impl World {
         let partitioning = Partitioning::new(2, 1).unwrap();
         let hosts = Arc::new(Hosts::default());
         hosts.closes.send_replace(true);
+        let validity = Arc::new(Validity::always());
         let metrics = OwnerMetrics::register(&prometheus::Registry::new()).unwrap();
         let owner = OwnerService::new(OwnerParts {
             partitioning,
@@ -121,12 +123,12 @@ impl World {
             route_exchange: routes.clone(),
             durable_routes: routes.clone(),
             surroundings: around.clone(),
-            validity: Arc::new(Validity::always()),
+            validity: validity.clone(),
             metrics: metrics.clone(),
         });
         let (commands, commands_there) = mpsc::channel(4);
         let task = tokio::spawn(owner.clone().run(commands_there));
-        Self { log, hosts, routes, around, metrics, owner, partitioning, commands, task }
+        Self { log, hosts, routes, around, validity, metrics, owner, partitioning, commands, task }
     }
 
     pub(crate) async fn start(&self, epoch: u32) {

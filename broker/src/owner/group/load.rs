@@ -167,7 +167,10 @@ async fn open(
         match writer.commit(writes.clone()).await {
             CommitOutcome::Committed => break,
             CommitOutcome::Fenced => return Err(LoadOutcome::Fenced),
-            CommitOutcome::Unknown => sleep(COMMIT_RETRY).await,
+            CommitOutcome::Unknown => {
+                parts.metrics.commits_unknown.inc();
+                sleep(COMMIT_RETRY).await;
+            }
         }
     }
     Ok(LoadOutcome::Loaded(Box::new(LoadedGroup { epoch, writer, partitions })))

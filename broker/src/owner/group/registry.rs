@@ -90,8 +90,10 @@ impl Registry {
     pub(super) fn wait(&mut self, client_id: &ByteString, attach: WaitingAttach) {
         let waiting = &mut self.client(client_id).waiting;
         waiting.push_back(attach);
-        if waiting.len() > WAITING_MAX {
-            waiting.pop_front().map(WaitingAttach::lose);
+        if waiting.len() > WAITING_MAX
+            && let Some(oldest) = waiting.pop_front()
+        {
+            oldest.lose();
         }
     }
 
