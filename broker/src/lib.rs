@@ -1,5 +1,14 @@
 //! The broker, as a library for its binary and tests.
 
+pub mod admin;
+pub mod app;
 pub mod cluster;
+pub mod config_file;
+pub mod connection;
+pub mod listener;
 pub mod log;
+pub mod mailbox;
+pub mod metrics;
 pub mod owner;
+pub mod registry;
+pub mod router;

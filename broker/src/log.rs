@@ -4,6 +4,15 @@
 
 pub mod state;
 
+pub mod embedded;
+pub mod kafka;
+pub mod memory;
+
+pub mod conformance;
+
+mod congestion;
+mod intake;
+
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tidemill_core::partition::{Offset, Partition};

@@ -4,6 +4,11 @@
 //! directory for all groups. [`HostSide`] is what an owner tells hosts; the registry of connections implements it for
 //! this broker, the directory for all brokers.
 
+mod group;
+pub mod metrics;
+pub mod parts;
+pub mod service;
+
 use futures::future::BoxFuture;
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what the local cluster is made of. Every step is idempotent and answers at once when its result is there.
 #
-#   tools.sh packages      Debian packages (needs root)
-#   tools.sh kubernetes    API server, controller manager, scheduler, kubelet, kube-proxy, kubectl from Go modules
-#   tools.sh etcd | coredns | helm    one Go program each
-#   tools.sh kafka         the broker's jars from Maven
-#   tools.sh all           all of the above
+#   tools.sh packages [SET...]   Debian packages (need root): build check clients cluster; all when none is named
+#   tools.sh kubernetes          API server, controller manager, scheduler, kubelet, kube-proxy, kubectl from Go modules
+#   tools.sh etcd|coredns|helm   one Go program each
+#   tools.sh kafka               the broker's jars from Maven
+#   tools.sh cargo-deny          the dependency checker from crates.io
+#   tools.sh all                 all of the above
 #
 # Results: $TIDEMILL_CACHE/tools/<name>-<version>/ (default ${XDG_CACHE_HOME:-~/.cache}/tidemill). A build happens in a
 # sibling folder and is renamed when it is whole, so an interrupted build leaves nothing that looks finished.
@@ -16,22 +17,44 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CACHE=${TIDEMILL_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/tidemill}
 TOOLS=$CACHE/tools
 
-# What the broker, the cluster and the tests need from Debian 12.
-PACKAGES=(build-essential cmake pkg-config libcurl4-openssl-dev libssl-dev zlib1g-dev protobuf-compiler
-  containerd runc containernetworking-plugins iptables iproute2 umoci busybox-static openssl mosquitto mosquitto-clients
-  kmod procps util-linux curl jq)
+# Debian 12 packages by purpose: compiling the workspace; checking it; MQTT clients and a broker to compare with;
+# images and the local cluster.
+PACKAGES_BUILD=(build-essential cmake pkg-config libcurl4-openssl-dev libssl-dev zlib1g-dev protobuf-compiler git)
+PACKAGES_CHECK=(shellcheck)
+PACKAGES_CLIENTS=(mosquitto mosquitto-clients)
+PACKAGES_CLUSTER=(containerd runc containernetworking-plugins iptables iproute2 buildah busybox-static ca-certificates
+  openssl kmod procps util-linux curl)
 
 packages() {
-  local missing=() package
-  for package in "${PACKAGES[@]}"; do
+  local missing=() wanted=() package set
+  [ $# -gt 0 ] || set -- build check clients cluster
+  for set in "$@"; do
+    case $set in
+      build) wanted+=("${PACKAGES_BUILD[@]}") ;;
+      check) wanted+=("${PACKAGES_CHECK[@]}") ;;
+      clients) wanted+=("${PACKAGES_CLIENTS[@]}") ;;
+      cluster) wanted+=("${PACKAGES_CLUSTER[@]}") ;;
+      *) echo "tools.sh: unknown set of packages '$set' (build, check, clients or cluster)" >&2; return 2 ;;
+    esac
+  done
+  command -v dpkg-query >/dev/null || { echo "tools.sh: this is not a Debian system; install the like of: ${wanted[*]}" >&2; return 0; }
+  for package in "${wanted[@]}"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
   done
   [ ${#missing[@]} -eq 0 ] && return 0
   if [ "$(id -u)" -ne 0 ]; then
-    echo "missing Debian packages (install them as root): ${missing[*]}" >&2
+    echo "tools.sh: missing Debian packages, install them as root: apt-get install ${missing[*]}" >&2
     return 1
   fi
+  echo "installing Debian packages: ${missing[*]}" >&2
   apt-get update -qq
+  # Installing a service must not start it: the cluster runs its own containerd, the tests their own mosquitto.
+  local policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' > "$policy"
+    chmod +x "$policy"
+    trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  fi
   DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
@@ -41,14 +64,16 @@ provide() {
   target=$TOOLS/$name-$version
   [ -d "$target" ] && return 0
   mkdir -p "$TOOLS"
-  # One build of a tool at a time; -o keeps the lock out of what the build leaves running.
+  # One build of a tool at a time.
   exec 9>"$TOOLS/.$name.lock"
   flock 9
   if [ ! -d "$target" ]; then
     echo "building $name $version (once, kept in $target)" >&2
+    rm -rf "$TOOLS/.$name-"*.??????
     work=$(mktemp -d "$TOOLS/.$name-$version.XXXXXX")
     "build_$name" "$work"
     rm -rf "$work/src"
+    chmod 755 "$work"
     mv -T "$work" "$target"
   fi
   exec 9>&-
@@ -96,9 +121,15 @@ build_kafka() {
 <groupId>tidemill.local</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging><dependencies>
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>$KAFKA_VERSION</version></dependency>
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>$KAFKA_VERSION</version></dependency>
+<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId><version>$SLF4J_VERSION</version></dependency>
 </dependencies></project>
 XML
   mvn -q -B dependency:copy-dependencies -DoutputDirectory="$1/jars"
+}
+
+# Its build folder is thrown away: only the program is kept.
+build_cargo-deny() {
+  cargo install cargo-deny --locked --quiet --version "$CARGO_DENY_VERSION" --root "$1" --target-dir "$1/src"
 }
 
 step() {
@@ -108,10 +139,16 @@ step() {
     etcd) provide etcd "$ETCD_VERSION" ;;
     coredns) provide coredns "$COREDNS_VERSION" ;;
     helm) provide helm "$HELM_VERSION" ;;
-    kafka) provide kafka "$KAFKA_VERSION" ;;
-    all) for each in packages kafka etcd helm coredns kubernetes; do (step "$each"); done ;;
-    *) echo "tools.sh: unknown step '$1' (packages, kubernetes, etcd, coredns, helm, kafka or all)" >&2; return 2 ;;
+    kafka) provide kafka "$KAFKA_VERSION-$SLF4J_VERSION" ;;
+    cargo-deny) provide cargo-deny "$CARGO_DENY_VERSION" ;;
+    all) for each in packages kafka etcd helm cargo-deny coredns kubernetes; do (step "$each"); done ;;
+    *) echo "tools.sh: unknown step '$1' (packages, kubernetes, etcd, coredns, helm, kafka, cargo-deny or all)" >&2; return 2 ;;
   esac
 }
 
-for each in "${@:-all}"; do step "$each"; done
+if [ "${1:-}" = packages ]; then
+  shift
+  packages "$@"
+else
+  for each in "${@:-all}"; do step "$each"; done
+fi

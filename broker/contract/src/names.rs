@@ -14,6 +14,18 @@ pub const LEASE_GROUP: &str = "partition-group";
 /// Value of [`LABEL_LEASE`] on the lease that holds the view.
 pub const LEASE_VIEW: &str = "view";
 
+/// Annotation of a member lease: the broker's state, `Joining`, `Serving`, `Draining` or `Leaving`.
+pub const ANNOTATION_STATE: &str = "tidemill.dev/state";
+
+/// Environment variable that names the member; wins over the config file. In a pod it is the pod's name.
+pub const ENV_MEMBER: &str = "TIDEMILL_MEMBER";
+/// Environment variable with the pod's namespace, where the leases are.
+pub const ENV_NAMESPACE: &str = "TIDEMILL_NAMESPACE";
+/// Environment variable with the pod's UID.
+pub const ENV_POD_UID: &str = "TIDEMILL_POD_UID";
+/// Environment variable with the pod's IP address, announced as the peer endpoint.
+pub const ENV_POD_IP: &str = "TIDEMILL_POD_IP";
+
 /// Name of the member lease of `pod`.
 #[must_use]
 pub fn member_lease(cluster: &str, pod: &str) -> String {

@@ -35,8 +35,7 @@ use event::{KnownMember, MembershipEvent, Renewed};
 use expiry::Promises;
 use knowledge::Knowledge;
 use lease::{
-    LeaseKey, LeaseWrite, ListId, MemberLease, NamedMember, Observed, PodStatus, ProtocolRange, WatchEvent,
-    WriteId, WriteResult,
+    LeaseKey, LeaseWrite, ListId, NamedMember, Observed, PodStatus, WatchEvent, WriteId, WriteResult,
 };
 use message::PeerMessage;
 use outbox::{Lists, Outbox, Purpose};
@@ -108,7 +107,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Starts as nobody: the first thing it asks for is a list.
+    /// Starts as nobody, and asks for a list.
     #[must_use]
     pub fn new(config: MembershipConfig, now: BootTime) -> Self {
         let mut membership = Self {
@@ -185,7 +184,7 @@ impl Membership {
             WriteResult::Written(version) => self.take_written(id, version, write, now),
             WriteResult::Conflict | WriteResult::NotFound => {
                 self.disprove(id);
-                self.outbox.must_read(write.key, now);
+                self.must_read(&write, now);
             }
             WriteResult::Refused => {
                 self.disprove(id);
@@ -193,7 +192,7 @@ impl Membership {
             }
             // The own lease is renewed again at once: its unanswered content binds, but reading would not end that.
             WriteResult::NoAnswer if write.purpose == Purpose::Renew => {}
-            WriteResult::NoAnswer => self.outbox.must_read(write.key, now),
+            WriteResult::NoAnswer => self.must_read(&write, now),
         }
         self.decide(now);
     }
@@ -316,8 +315,6 @@ impl Membership {
         self.decide(now);
     }
 
-    // --- what to do --------------------------------------------------------------------------------------------
-
     /// The next write to send, at once and at most once.
     pub fn poll_write(&mut self) -> Option<(WriteId, LeaseWrite)> {
         self.outbox.poll_write()
@@ -343,8 +340,6 @@ impl Membership {
     pub fn poll_timeout(&self) -> BootTime {
         self.wake
     }
-
-    // --- what is so --------------------------------------------------------------------------------------------
 
     /// Until when this broker is valid, as far as known now; [`BootTime::ZERO`] if it is not. An exclusive act is allowed
     /// only while `now < valid_until()`.

@@ -5,6 +5,9 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use tidemill_core::partition::{Partition, PartitionGroup};
 
+/// Longest key in bytes. Callers refuse what would make a longer one (a client id or a filter of that length).
+pub const KEY_BYTES_MAX: usize = 60_000;
+
 /// One key of the state with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateEntry {
@@ -21,7 +24,7 @@ pub struct StateEntry {
 pub struct StateWrite {
     /// The partition whose state it is.
     pub partition: Partition,
-    /// The key.
+    /// The key, at most [`KEY_BYTES_MAX`].
     pub key: Bytes,
     /// The new value; `None` deletes the key.
     pub value: Option<Bytes>,

@@ -172,7 +172,7 @@ pub struct Membership {
     /// Seconds after the start of the last successful renewal at which this broker stops. Default by member count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_after_secs: Option<u16>,
-    /// A pod of the same name with another UID proves the death of the former one.
+    /// Do not take a pod of the same name with another UID as proof that the former one is dead: wait out its lease.
     pub strict_identity: bool,
 }
 

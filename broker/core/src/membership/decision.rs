@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 
 /// Between two rounds of asking for grants.
 const GRANT_ASK: Duration = Duration::from_millis(500);
+/// How long the watch may take to show a change that a write collided with, before a list is asked for.
+const SHOWN_SOON: Duration = Duration::from_millis(200);
 
 impl Membership {
     pub(super) fn decide(&mut self, now: BootTime) {
@@ -84,8 +86,10 @@ impl Membership {
             Phase::Member(_) => self.trust.believed_until(self.timings().renew),
             Phase::Closing | Phase::Left => return,
         };
-        if self.outbox.list_needed_since().is_some() {
-            self.want_list(now);
+        if let Some(since) = self.outbox.unread_since() {
+            // A watch that is believed shows soon what a failed write was not made for.
+            let due = if now < polls_from { since + SHOWN_SOON } else { since };
+            if due <= now { self.want_list(now) } else { self.wake_at(due) }
         }
         let newest = self.lists.newest.map_or(BootTime::ZERO, |newest| newest + LOOK_AGAIN);
         let due = polls_from.max(newest);
@@ -113,7 +117,10 @@ impl Membership {
         if let LeaseKey::Member(member) = &observed.key {
             self.promises.saw_version(member, observed.version);
         }
-        self.knowledge.learn(observed, now);
+        let key = observed.key.clone();
+        if self.knowledge.learn(observed, now) {
+            self.outbox.was_shown(&key);
+        }
     }
 
     /// A write was stored: what it says is known, and what it was for is done.
@@ -154,6 +161,13 @@ impl Membership {
         }
     }
 
+    /// The object of a write that failed must be read again, unless a newer version than the write was made for is known.
+    pub(super) fn must_read(&mut self, write: &Outstanding, now: BootTime) {
+        if self.knowledge.version(&write.key).is_none_or(|known| known <= write.expected) {
+            self.outbox.must_read(write.key.clone(), now);
+        }
+    }
+
     /// A write was not stored and will not be.
     pub(super) fn disprove(&mut self, id: WriteId) {
         if let Phase::Member(tenancy) = &mut self.phase {
@@ -170,7 +184,7 @@ impl Membership {
         now: BootTime,
     ) -> WriteId {
         let by = self.own().map(|own| own.member.incarnation);
-        self.outbox.write(expected, Outstanding { key, content, started: now, purpose, by })
+        self.outbox.write(Outstanding { key, expected, content, started: now, purpose, by })
     }
 
     pub(super) fn want_list(&mut self, now: BootTime) {

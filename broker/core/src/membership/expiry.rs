@@ -264,3 +264,60 @@ impl Membership {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::Incarnation;
+
+    const DURATION: Duration = Duration::from_secs(9);
+
+    fn victim() -> Member {
+        Member { id: MemberId::new("a"), incarnation: Incarnation(1) }
+    }
+
+    fn secs(secs: u64) -> BootTime {
+        BootTime(secs * 1_000_000_000)
+    }
+
+    #[test]
+    fn consent_is_given_only_one_duration_after_the_last_grant() {
+        let mut promises = Promises::default();
+        assert!(promises.grant(&victim(), secs(10)));
+
+        assert!(!promises.withhold(&victim(), ResourceVersion(5), DURATION, secs(18)));
+        assert!(promises.withhold(&victim(), ResourceVersion(5), DURATION, secs(19)));
+    }
+
+    #[test]
+    fn who_consented_grants_nothing_until_a_newer_version_of_the_lease_is_seen() {
+        let mut promises = Promises::default();
+        promises.withhold(&victim(), ResourceVersion(5), DURATION, secs(1));
+
+        promises.saw_version(&victim().id, ResourceVersion(5));
+        assert!(!promises.grant(&victim(), secs(2)));
+        promises.saw_version(&victim().id, ResourceVersion(6));
+
+        assert!(promises.grant(&victim(), secs(3)));
+    }
+
+    #[test]
+    fn a_promise_about_an_incarnation_that_is_not_known_yet_is_kept() {
+        let mut promises = Promises::default();
+        promises.withhold(&victim(), ResourceVersion(5), DURATION, secs(1));
+
+        promises.retain(|_| false);
+
+        assert!(!promises.grant(&victim(), secs(2)));
+    }
+
+    #[test]
+    fn a_consent_is_bound_to_the_version_of_the_lease() {
+        let mut promises = Promises::default();
+        let from = Member { id: MemberId::new("b"), incarnation: Incarnation(2) };
+        promises.take_consent(&from, &victim(), ResourceVersion(5));
+
+        assert!(promises.has_consent(&from, &victim(), ResourceVersion(5)));
+        assert!(!promises.has_consent(&from, &victim(), ResourceVersion(6)));
+    }
+}

@@ -59,12 +59,20 @@ pub(super) struct Knowledge {
 }
 
 impl Knowledge {
-    /// Takes an object from the watch or from the answer to an own write. Older versions than the known one say nothing new.
-    pub(super) fn learn(&mut self, observed: Observed, now: BootTime) {
+    /// Takes an object from the watch or from the answer to an own write, and tells whether it was news: older versions than
+    /// the known one are not.
+    pub(super) fn learn(&mut self, observed: Observed, now: BootTime) -> bool {
         let newest = self.seen.get(&observed.key).map(|seen| seen.version);
-        if newest.is_none_or(|version| version < observed.version) {
+        let is_newer = newest.is_none_or(|version| version < observed.version);
+        if is_newer {
             self.store(observed, now);
         }
+        is_newer
+    }
+
+    /// The newest version seen of an object, also of a deleted one.
+    pub(super) fn version(&self, key: &LeaseKey) -> Option<ResourceVersion> {
+        self.seen.get(key).map(|seen| seen.version)
     }
 
     /// Takes a consistent list that was asked for at `started`: what was known before and is not in it is gone, and what

@@ -209,6 +209,7 @@ pub enum WriteResult {
 }
 
 /// One event of the watch.
+#[allow(clippy::large_enum_variant, reason = "handed over once and taken apart at once")]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
     /// The object was created or changed.

@@ -30,6 +30,8 @@ pub(super) enum Purpose {
 #[derive(Debug, Clone)]
 pub(super) struct Outstanding {
     pub(super) key: LeaseKey,
+    /// Version that the object must have.
+    pub(super) expected: ResourceVersion,
     pub(super) content: LeaseContent,
     pub(super) started: BootTime,
     pub(super) purpose: Purpose,
@@ -52,10 +54,11 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn write(&mut self, expected: ResourceVersion, write: Outstanding) -> WriteId {
+    pub(super) fn write(&mut self, write: Outstanding) -> WriteId {
         self.next_id += 1;
         let id = WriteId(self.next_id);
-        let lease_write = LeaseWrite { key: write.key.clone(), expected, content: write.content.clone() };
+        let lease_write =
+            LeaseWrite { key: write.key.clone(), expected: write.expected, content: write.content.clone() };
         self.writes.push_back((id, lease_write));
         self.outstanding.insert(id, write);
         id
@@ -92,9 +95,14 @@ impl Outbox {
         self.unread_since.retain(|_, since| *since > started);
     }
 
-    /// The time of the newest failure that no list has followed yet.
-    pub(super) fn list_needed_since(&self) -> Option<BootTime> {
-        self.unread_since.values().max().copied()
+    /// The watch showed a newer version of `key`.
+    pub(super) fn was_shown(&mut self, key: &LeaseKey) {
+        self.unread_since.remove(key);
+    }
+
+    /// The time of the oldest failure that was not followed by a read of the object.
+    pub(super) fn unread_since(&self) -> Option<BootTime> {
+        self.unread_since.values().min().copied()
     }
 
     /// When the next paused write may be repeated.

@@ -171,3 +171,82 @@ impl Membership {
 fn is_said(published: &BTreeMap<MemberId, Published>, member: &MemberId, said: &Published) -> bool {
     published.get(member).is_none_or(|now| now.member == said.member && now.reachable == said.reachable)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `links`: who publishes whom, as pairs of letters; `both` adds both directions.
+    fn links(members: &str, both: &[&str], one_way: &[&str]) -> Links {
+        let id = |letter: char| MemberId::new(&letter.to_string());
+        let mut links: Links = members.chars().map(|letter| (id(letter), BTreeSet::new())).collect();
+        for (pair, is_both) in
+            both.iter().map(|pair| (pair, true)).chain(one_way.iter().map(|pair| (pair, false)))
+        {
+            let (from, to) = (pair.chars().next().unwrap(), pair.chars().nth(1).unwrap());
+            links.get_mut(&id(from)).unwrap().insert(id(to));
+            if is_both {
+                links.get_mut(&id(to)).unwrap().insert(id(from));
+            }
+        }
+        links
+    }
+
+    fn stay(links: &Links) -> String {
+        verdict(links).iter().map(MemberId::as_str).collect()
+    }
+
+    #[test]
+    fn the_largest_of_three_components_stays() {
+        assert_eq!(stay(&links("abcdef", &["bc", "bd", "cd", "ef"], &[])), "bcd");
+    }
+
+    #[test]
+    fn of_components_of_one_size_the_one_with_the_lowest_name_stays() {
+        assert_eq!(stay(&links("abc", &[], &[])), "a");
+        assert_eq!(stay(&links("abcd", &["ad", "bc"], &[])), "ad");
+    }
+
+    #[test]
+    fn of_a_chain_the_end_with_the_highest_name_leaves() {
+        assert_eq!(stay(&links("abc", &["ab", "bc"], &[])), "ab");
+    }
+
+    #[test]
+    fn members_with_the_fewest_links_leave_first() {
+        assert_eq!(stay(&links("abcd", &["ab", "bc", "cd", "bd"], &[])), "bcd");
+    }
+
+    #[test]
+    fn a_link_that_only_one_side_publishes_is_none() {
+        assert_eq!(stay(&links("abc", &["bc"], &["ab", "ac"])), "bc");
+    }
+
+    #[test]
+    fn who_is_not_judged_does_not_count() {
+        let mut known = links("ab", &["ab"], &[]);
+        known.get_mut(&MemberId::new("a")).unwrap().insert(MemberId::new("z"));
+
+        assert_eq!(stay(&known), "ab");
+    }
+
+    #[test]
+    fn whoever_stays_reaches_everybody_who_stays() {
+        // All graphs of five members.
+        let pairs = ["ab", "ac", "ad", "ae", "bc", "bd", "be", "cd", "ce", "de"];
+        for graph in 0u32..1 << pairs.len() {
+            let there: Vec<&str> = pairs
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| graph & (1 << index) != 0)
+                .map(|(_, pair)| *pair)
+                .collect();
+            let links = links("abcde", &there, &[]);
+            let stay = verdict(&links);
+            assert!(!stay.is_empty());
+            for one in &stay {
+                assert!(stay.iter().all(|other| one == other || are_linked(&links, one, other)), "{there:?}");
+            }
+        }
+    }
+}

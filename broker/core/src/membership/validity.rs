@@ -138,3 +138,130 @@ impl Grants {
         asked.get(view.len() / 2).map_or(BootTime::ZERO, |asked_at| *asked_at + counts_for)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::{Incarnation, MemberEpoch};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn named(name: &str, incarnation: u64) -> NamedMember {
+        let member = Member { id: MemberId::new(name), incarnation: Incarnation(incarnation) };
+        NamedMember { member, epoch: MemberEpoch(1) }
+    }
+
+    fn view(members: &[NamedMember]) -> BTreeMap<MemberId, NamedMember> {
+        members.iter().map(|named| (named.member.id.clone(), named.clone())).collect()
+    }
+
+    fn announced(started_secs: u64, mode: Mode, view_number: u64, members: usize) -> Announced {
+        let lease = MemberLease {
+            mode,
+            view_number,
+            timings: Timings::for_members(members),
+            ..MemberLease::vacant(MemberEpoch(1))
+        };
+        Announced { started: BootTime(started_secs * SECOND), lease }
+    }
+
+    fn own(confirmed: Announced) -> OwnLease {
+        OwnLease { named: named("a", 1), confirmed, unanswered: Vec::new() }
+    }
+
+    fn secs(secs: u64) -> BootTime {
+        BootTime(secs * SECOND)
+    }
+
+    #[test]
+    fn without_grants_validity_ends_the_self_stop_time_after_the_start_of_the_last_renewal() {
+        let own = own(announced(10, Mode::Hold, 1, 3));
+
+        let views = Views::from([(1, view(&[named("a", 1), named("b", 2)]))]);
+
+        assert_eq!(own.valid_until(&views, &Grants::default()), secs(16));
+    }
+
+    #[test]
+    fn grants_count_from_the_ask_and_only_from_more_than_half_of_the_view() {
+        let own = own(announced(10, Mode::Hold, 1, 3));
+        let views = Views::from([(1, view(&[named("a", 1), named("b", 2), named("c", 3), named("d", 4)]))]);
+        let mut grants = Grants::default();
+
+        grants.take(&named("b", 2).member, secs(20));
+        assert_eq!(own.valid_until(&views, &grants), secs(16));
+        grants.take(&named("c", 3).member, secs(18));
+
+        assert_eq!(own.valid_until(&views, &grants), secs(24));
+    }
+
+    #[test]
+    fn a_grant_of_another_incarnation_than_the_view_lists_does_not_count() {
+        let own = own(announced(10, Mode::Hold, 1, 3));
+        let views = Views::from([(1, view(&[named("a", 1), named("b", 2)]))]);
+        let mut grants = Grants::default();
+
+        grants.take(&named("b", 9).member, secs(20));
+
+        assert_eq!(own.valid_until(&views, &grants), secs(16));
+    }
+
+    #[test]
+    fn a_member_that_its_view_does_not_list_does_not_count_itself() {
+        let own = own(announced(10, Mode::Hold, 1, 3));
+        let views = Views::from([(1, view(&[named("b", 2)]))]);
+        let mut grants = Grants::default();
+        assert_eq!(own.valid_until(&views, &grants), secs(16));
+
+        grants.take(&named("b", 2).member, secs(20));
+
+        assert_eq!(own.valid_until(&views, &grants), secs(26));
+    }
+
+    #[test]
+    fn no_hold_lasts_longer_than_the_hold_limit_after_the_last_renewal() {
+        let own = own(announced(10, Mode::Hold, 1, 3));
+        let views = Views::from([(1, view(&[named("a", 1), named("b", 2)]))]);
+        let mut grants = Grants::default();
+
+        grants.take(&named("b", 2).member, secs(9_000));
+
+        assert_eq!(own.valid_until(&views, &grants), secs(310));
+    }
+
+    #[test]
+    fn an_unanswered_renewal_binds_by_its_mode_its_view_and_its_timings() {
+        let views = Views::from([
+            (1, view(&[named("a", 1), named("b", 2)])),
+            (2, view(&[named("a", 1), named("b", 2), named("c", 3), named("d", 4)])),
+        ]);
+        let mut grants = Grants::default();
+        grants.take(&named("b", 2).member, secs(30));
+        let with = |unanswered| {
+            let mut own = own(announced(10, Mode::Hold, 1, 20));
+            own.unanswered.push((WriteId(1), unanswered));
+            own.valid_until(&views, &grants)
+        };
+
+        assert_eq!(with(announced(12, Mode::Disconnect, 1, 20)), secs(27));
+        assert_eq!(with(announced(12, Mode::Hold, 2, 20)), secs(27));
+        assert_eq!(with(announced(12, Mode::Hold, 1, 3)), secs(36));
+        assert_eq!(with(announced(12, Mode::Hold, 1, 20)), secs(45));
+    }
+
+    #[test]
+    fn a_later_answer_frees_from_earlier_unanswered_renewals_and_from_no_later_ones() {
+        let mut own = own(announced(10, Mode::Disconnect, 0, 20));
+        own.unanswered = vec![
+            (WriteId(1), announced(11, Mode::Disconnect, 0, 3)),
+            (WriteId(2), announced(12, Mode::Disconnect, 0, 20)),
+            (WriteId(3), announced(14, Mode::Disconnect, 0, 3)),
+        ];
+
+        own.confirm(WriteId(2));
+
+        assert_eq!(own.confirmed.started, secs(12));
+        assert_eq!(own.unanswered.len(), 1);
+        assert_eq!(own.lease_until(), secs(20));
+    }
+}

@@ -21,10 +21,6 @@ impl Api {
         self.objects.get(key).map(|(_, content)| content)
     }
 
-    pub(crate) fn version_of(&self, key: &LeaseKey) -> Option<ResourceVersion> {
-        self.objects.get(key).map(|(version, _)| *version)
-    }
-
     pub(crate) fn list(&self) -> Vec<Observed> {
         self.objects
             .iter()

@@ -10,7 +10,8 @@ use tidemill_core::partition::PartitionGroup;
 
 use super::aftermath::{cut_between, each_seed};
 use super::faults::{Action, Kubelet};
-use super::world::{ApiPath, GROUPS, Setup, World, member};
+use super::happening::ApiPath;
+use super::world::{GROUPS, Setup, member};
 
 /// Members that hold for longer than the schedule lasts.
 fn patient(members: usize) -> Setup {

@@ -13,7 +13,8 @@ use tidemill_core::partition::PartitionGroup;
 
 use super::aftermath::{cut_between, each_seed};
 use super::faults::{Action, Kubelet};
-use super::world::{ApiPath, GROUPS, Setup, World};
+use super::happening::ApiPath;
+use super::world::{GROUPS, Setup, World};
 
 #[test]
 fn f1_a_paused_member_is_expired_by_a_write_before_its_groups_are_claimed_and_never_renews_again() {

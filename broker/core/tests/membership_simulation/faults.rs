@@ -7,8 +7,9 @@ use tidemill_core::membership::lease::{LeaseContent, LeaseKey, MemberLease, PodS
 use tidemill_core::membership::timings::{Mode, Timings};
 use tidemill_core::partition::PartitionGroup;
 
+use super::happening::{ApiPath, Happening};
 use super::random::Random;
-use super::world::{ApiPath, GROUPS, Happening, Setup, World, member};
+use super::world::{GROUPS, Setup, World, member};
 
 /// Whether the kubelet reports the end of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,8 +98,8 @@ impl World {
         for index in 0..self.processes.len() {
             if self.processes[index].slot == slot && self.processes[index].is_paused {
                 self.processes[index].is_paused = false;
-                for happening in std::mem::take(&mut self.processes[index].backlog) {
-                    self.after(Duration::ZERO, happening);
+                for input in std::mem::take(&mut self.processes[index].backlog) {
+                    self.after(Duration::ZERO, Happening::Input(index, input));
                 }
             }
         }
@@ -179,7 +180,7 @@ impl World {
 
     fn plan_fault(&mut self, slot: usize, start: Duration, end: Duration) {
         let members = self.setup.members;
-        let mut begin = |world: &mut Self, action| world.after(start, Happening::Act(action));
+        let begin = |world: &mut Self, action| world.after(start, Happening::Act(action));
         let kind = self.random.below(16);
         match kind {
             0 | 1 => {
@@ -198,18 +199,7 @@ impl World {
                 begin(self, Action::WatchStuck(slot, true));
                 self.after(end, Happening::Act(Action::WatchStuck(slot, false)));
             }
-            4 | 5 => {
-                let side: Vec<bool> = (0..members).map(|_| self.random.percent(50)).collect();
-                let one_way = self.random.percent(30);
-                for from in 0..members {
-                    for to in 0..members {
-                        if side[from] != side[to] && (side[from] || !one_way) {
-                            begin(self, Action::Link(from, to, false));
-                            self.after(end, Happening::Act(Action::Link(from, to, true)));
-                        }
-                    }
-                }
-            }
+            4 | 5 => self.plan_partition(start, end),
             6 => {
                 let other = self.random.index(members);
                 begin(self, Action::Link(slot, other, false));
@@ -247,6 +237,21 @@ impl World {
             _ => {
                 let action = self.random_settings(slot);
                 begin(self, action);
+            }
+        }
+    }
+
+    /// Two sides that cannot hear each other, or one that cannot hear the other.
+    fn plan_partition(&mut self, start: Duration, end: Duration) {
+        let members = self.setup.members;
+        let side: Vec<bool> = (0..members).map(|_| self.random.percent(50)).collect();
+        let one_way = self.random.percent(30);
+        for from in 0..members {
+            for to in 0..members {
+                if side[from] != side[to] && (side[from] || !one_way) {
+                    self.after(start, Happening::Act(Action::Link(from, to, false)));
+                    self.after(end, Happening::Act(Action::Link(from, to, true)));
+                }
             }
         }
     }

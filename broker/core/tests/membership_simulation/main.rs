@@ -2,12 +2,16 @@
 //! clocks, pauses, crashes and re-created leases, by hand and by chance. `TIDEMILL_SOAK=1` runs many thousands of seeds;
 //! `TIDEMILL_SEEDS=from..to` runs others, and `TIDEMILL_TRACE=1` prints everything that happens.
 
+#![allow(clippy::unwrap_used, reason = "the harness is a test, too, and stops at what cannot be")]
+
 mod aftermath;
 mod api;
 mod checker;
+mod deliver;
 mod earlier_faults;
 mod failure_schedules;
 mod faults;
+mod happening;
 mod mutations;
 mod process;
 mod pump;
@@ -36,7 +40,7 @@ fn run_seed(seed: u64) -> Result<Duration, String> {
     // What was on its way when the faults ended may still cost a renewal, and groups move for balance.
     world.run(Duration::from_secs(2));
     world.settle(Duration::from_secs(20))?;
-    if seed % 4 == 0 {
+    if seed.is_multiple_of(4) {
         world.run(Duration::from_secs(40));
         world.expect_balance()?;
     }

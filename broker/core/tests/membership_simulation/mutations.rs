@@ -1,8 +1,9 @@
 //! The checker finds brokers that break a rule: without this, a simulation that passes says nothing.
 
 use super::faults::{Action, Kubelet};
+use super::happening::ApiPath;
 use super::process::Mutation;
-use super::world::{ApiPath, Setup, World};
+use super::world::{Setup, World};
 use tidemill_core::membership::timings::Mode;
 
 /// Runs a schedule with the mutation for some seeds; how many violations were found.

@@ -10,7 +10,7 @@ use tidemill_core::membership::lease::NamedMember;
 use tidemill_core::partition::PartitionGroup;
 use tidemill_core::time::BootTime;
 
-use super::world::Happening;
+use super::happening::Input;
 
 /// A clock that is wrong in origin and in rate.
 #[derive(Debug, Clone, Copy)]
@@ -57,7 +57,7 @@ pub(crate) struct Process {
     pub(crate) is_alive: bool,
     pub(crate) is_paused: bool,
     /// What happened to it while it was paused.
-    pub(crate) backlog: Vec<Happening>,
+    pub(crate) backlog: Vec<Input>,
     /// Groups that it serves, with the epoch.
     pub(crate) owned: BTreeMap<PartitionGroup, OwnerEpoch>,
     /// What it believed after the last input: the word that the hot path reads.
@@ -69,6 +69,8 @@ pub(crate) struct Process {
     pub(crate) watch_position: usize,
     pub(crate) timer: u64,
     pub(crate) timer_due: BootTime,
+    /// Timeouts in a row after which something was due at once.
+    pub(crate) idle_timeouts: u32,
     pub(crate) heard: BTreeMap<MemberId, Duration>,
     pub(crate) reachable: BTreeSet<MemberId>,
     /// Who it was when it went on after its end, by mutation.

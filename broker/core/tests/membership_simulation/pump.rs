@@ -8,8 +8,9 @@ use tidemill_core::membership::lease::{LeaseWrite, ListId, WriteId, WriteResult}
 use tidemill_core::membership::message::PeerMessage;
 use tidemill_core::time::BootTime;
 
+use super::happening::{Answer, ApiPath, Happening, Input};
 use super::process::Mutation;
-use super::world::{Answer, ApiPath, CALL_DEADLINE, Happening, World};
+use super::world::{CALL_DEADLINE, World};
 
 impl World {
     /// Polls everything of a process after an input. A message to the sender of the input goes back on the same link.
@@ -42,20 +43,24 @@ impl World {
         if due < BootTime::MAX {
             let at = process.clock.truth(due).max(self.at);
             let late = Duration::from_micros(self.random.below(5_000));
-            self.after(at.saturating_sub(self.at) + late, Happening::Timer { process: index, generation });
+            self.after(
+                at.saturating_sub(self.at) + late,
+                Happening::Input(index, Input::Timer { generation }),
+            );
         }
     }
 
     fn send_write(&mut self, process: usize, id: WriteId, write: LeaseWrite) {
         self.waits_for_write(process, id);
-        let no_answer = Happening::WriteAnswer { process, id, result: WriteResult::NoAnswer };
+        let no_answer = Happening::Input(process, Input::WriteAnswer { id, result: WriteResult::NoAnswer });
         self.after(CALL_DEADLINE, no_answer);
         let slot = self.processes[process].slot;
         let (way, answer) = match self.path[slot] {
             ApiPath::Works | ApiPath::ReadsLost => self.way_and_answer(),
             ApiPath::RequestsLost => {
                 if self.random.percent(20) {
-                    let refused = Happening::WriteAnswer { process, id, result: WriteResult::Refused };
+                    let refused =
+                        Happening::Input(process, Input::WriteAnswer { id, result: WriteResult::Refused });
                     self.after(Duration::from_millis(5), refused);
                 }
                 return;
@@ -68,7 +73,7 @@ impl World {
 
     fn send_list(&mut self, process: usize, id: ListId) {
         self.waits_for_list(process, id);
-        self.after(CALL_DEADLINE, Happening::ListAnswer { process, id, objects: None });
+        self.after(CALL_DEADLINE, Happening::Input(process, Input::ListAnswer { id, objects: None }));
         if self.path[self.processes[process].slot] == ApiPath::Works {
             let (way, answer) = self.way_and_answer();
             self.after(way, Happening::List { process, id, answer });
@@ -110,7 +115,7 @@ impl World {
         } else {
             self.random.millis(1, 15)
         };
-        self.after(delay, Happening::Message { from, sender, to: target, message });
+        self.after(delay, Happening::Input(target, Input::Message { from, sender, message }));
     }
 
     fn take_event(&mut self, index: usize, event: MembershipEvent) {
@@ -118,21 +123,21 @@ impl World {
             MembershipEvent::Joined { member, .. } => {
                 self.processes[index].joins.push(member.clone());
                 let delay = self.random.millis(20, 300);
-                self.after(delay, Happening::Ready { process: index, member });
+                self.after(delay, Happening::Input(index, Input::Ready { member }));
             }
             MembershipEvent::Serving => self.processes[index].was_serving = true,
             MembershipEvent::StartGroup { group, epoch } => {
                 self.processes[index].owned.insert(group, epoch);
                 self.processes[index].starts.push((group, epoch));
                 let delay = self.random.millis(5, 500);
-                self.after(delay, Happening::StateOpened { process: index, group, epoch });
+                self.after(delay, Happening::Input(index, Input::StateOpened { group, epoch }));
             }
             MembershipEvent::StopGroup { group, urgency } => {
                 if urgency == StopUrgency::Lost {
                     self.processes[index].owned.remove(&group);
                 }
                 let delay = self.random.millis(1, 400);
-                self.after(delay, Happening::GroupStopped { process: index, group });
+                self.after(delay, Happening::Input(index, Input::GroupStopped { group }));
             }
             MembershipEvent::MembersChanged => {}
             MembershipEvent::Invalid { reason } => {
@@ -157,6 +162,6 @@ impl World {
         }
         process.owned.clear();
         let delay = self.random.millis(1, 1_500);
-        self.after(delay, Happening::Closed { process: index });
+        self.after(delay, Happening::Input(index, Input::Closed));
     }
 }

@@ -36,8 +36,4 @@ impl Random {
     pub(crate) fn millis(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from + self.below(to - from + 1))
     }
-
-    pub(crate) fn seconds(&mut self, from: u64, to: u64) -> Duration {
-        self.millis(from * 1_000, to * 1_000)
-    }
 }

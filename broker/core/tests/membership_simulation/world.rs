@@ -4,87 +4,25 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
-use tidemill_core::member::{Member, MemberId, OwnerEpoch};
+use tidemill_core::member::{MemberId, OwnerEpoch};
 use tidemill_core::membership::Membership;
 use tidemill_core::membership::config::{MembershipConfig, StatefulSetIdentity, ViewUse};
-use tidemill_core::membership::lease::{
-    LeaseKey, LeaseWrite, ListId, Observed, PodStatus, ProtocolRange, WriteId, WriteResult,
-};
-use tidemill_core::membership::message::PeerMessage;
+use tidemill_core::membership::lease::{LeaseKey, ListId, PodStatus, ProtocolRange, WriteId};
 use tidemill_core::membership::timings::{Mode, Timings};
 use tidemill_core::partition::PartitionGroup;
+use tidemill_core::time::BootTime;
 
 use super::api::Api;
 use super::checker::Checker;
+use super::happening::{Answer, ApiPath, Happening, Input};
 use super::process::{Clock, Mutation, Process};
 use super::random::Random;
 
 /// Deadline of the shell for every call to the API.
 pub(crate) const CALL_DEADLINE: Duration = Duration::from_secs(3);
 /// A peer that was not heard for this long is not reachable.
-const HEARD_WITHIN: Duration = Duration::from_millis(1_600);
+pub(crate) const HEARD_WITHIN: Duration = Duration::from_millis(1_600);
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
-
-/// Something that happens at a moment.
-#[derive(Debug, Clone)]
-pub(crate) enum Happening {
-    Timer { process: usize, generation: u64 },
-    Write { process: usize, id: WriteId, write: LeaseWrite, answer: Answer },
-    WriteAnswer { process: usize, id: WriteId, result: WriteResult },
-    List { process: usize, id: ListId, answer: Answer },
-    ListAnswer { process: usize, id: ListId, objects: Option<Vec<Observed>> },
-    Watch { process: usize, upto: usize },
-    Message { from: usize, sender: Member, to: usize, message: PeerMessage },
-    Heartbeats,
-    Ready { process: usize, member: Member },
-    GroupStopped { process: usize, group: PartitionGroup },
-    StateOpened { process: usize, group: PartitionGroup, epoch: OwnerEpoch },
-    Closed { process: usize },
-    PodSeen { process: usize, status: PodStatus },
-    ContainerSeen { process: usize },
-    Act(super::faults::Action),
-}
-
-impl Happening {
-    /// The process that must be awake for it.
-    fn target(&self) -> Option<usize> {
-        match self {
-            Self::Timer { process, .. }
-            | Self::WriteAnswer { process, .. }
-            | Self::ListAnswer { process, .. }
-            | Self::Watch { process, .. }
-            | Self::Message { to: process, .. }
-            | Self::Ready { process, .. }
-            | Self::GroupStopped { process, .. }
-            | Self::StateOpened { process, .. }
-            | Self::Closed { process }
-            | Self::PodSeen { process, .. }
-            | Self::ContainerSeen { process } => Some(*process),
-            Self::Write { .. } | Self::List { .. } | Self::Heartbeats | Self::Act(_) => None,
-        }
-    }
-}
-
-/// What becomes of an answer of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Answer {
-    After(Duration),
-    Lost,
-}
-
-/// How the way of a broker to the API is disturbed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ApiPath {
-    Works,
-    /// Nothing arrives.
-    RequestsLost,
-    /// Everything arrives, no answer comes back; the watch is dead, too.
-    AnswersLost,
-    /// Requests arrive after this long, when nobody waits for them any more; the watch is dead, too.
-    RequestsLate(Duration),
-    /// Writes work; lists and the watch do not.
-    ReadsLost,
-}
 
 /// What all brokers of a run have in common at its start.
 #[derive(Debug, Clone)]
@@ -136,8 +74,8 @@ pub(crate) struct World {
     queue: BinaryHeap<Reverse<(Duration, u64)>>,
     happenings: BTreeMap<u64, Happening>,
     next: u64,
-    waiting_writes: BTreeSet<(usize, WriteId)>,
-    waiting_lists: BTreeSet<(usize, ListId)>,
+    pub(crate) waiting_writes: BTreeSet<(usize, WriteId)>,
+    pub(crate) waiting_lists: BTreeSet<(usize, ListId)>,
     pods: u64,
     trace: bool,
 }
@@ -314,13 +252,14 @@ impl World {
             is_paused: false,
             backlog: Vec::new(),
             owned: BTreeMap::new(),
-            valid_until: tidemill_core::time::BootTime::ZERO,
+            valid_until: BootTime::ZERO,
             own: None,
             was_serving: false,
             has_left: false,
             watch_position: self.api.log.len(),
             timer: 0,
-            timer_due: tidemill_core::time::BootTime::MAX,
+            timer_due: BootTime::MAX,
+            idle_timeouts: 0,
             heard: BTreeMap::new(),
             reachable: BTreeSet::new(),
             undead: None,
@@ -331,7 +270,7 @@ impl World {
         });
         self.current[slot] = index;
         let seen = self.random.millis(200, 1_500);
-        self.after(seen, Happening::ContainerSeen { process: index });
+        self.after(seen, Happening::Input(index, Input::ContainerSeen));
         let status = PodStatus {
             member: member(slot),
             pod_uid,
@@ -347,22 +286,12 @@ impl World {
         for process in 0..self.processes.len() {
             if self.processes[process].is_alive && self.path[self.processes[process].slot] == ApiPath::Works {
                 let delay = self.random.millis(10, 300);
-                self.after(delay, Happening::PodSeen { process, status: status.clone() });
+                self.after(delay, Happening::Input(process, Input::PodSeen { status: status.clone() }));
             }
         }
     }
 
     fn happen(&mut self, happening: Happening) {
-        if let Some(target) = happening.target() {
-            let process = &mut self.processes[target];
-            if !process.is_alive {
-                return;
-            }
-            if process.is_paused {
-                process.backlog.push(happening);
-                return;
-            }
-        }
         if self.trace {
             eprintln!("{:?} {happening:?}", self.at);
         }
@@ -373,170 +302,12 @@ impl World {
             Happening::List { process, id, answer } => {
                 let objects = Some(self.api.list());
                 if let Answer::After(delay) = answer {
-                    self.after(delay, Happening::ListAnswer { process, id, objects });
+                    self.after(delay, Happening::Input(process, Input::ListAnswer { id, objects }));
                 }
             }
             Happening::Heartbeats => self.heartbeats(),
             Happening::Act(action) => self.act(action),
-            for_process => self.deliver(for_process),
-        }
-    }
-
-    /// What a process gets.
-    fn deliver(&mut self, happening: Happening) {
-        let Some(index) = happening.target() else { return };
-        let now = self.processes[index].now(self.at);
-        let mut reply_to = None;
-        match happening {
-            Happening::Timer { generation, .. } => {
-                if generation != self.processes[index].timer {
-                    return;
-                }
-                self.processes[index].timer_due = tidemill_core::time::BootTime::MAX;
-                self.processes[index].membership.handle_timeout(now);
-            }
-            Happening::WriteAnswer { id, result, .. } => {
-                if !self.waiting_writes.remove(&(index, id)) {
-                    return;
-                }
-                self.processes[index].membership.handle_write_result(id, result, now);
-            }
-            Happening::ListAnswer { id, objects, .. } => {
-                if !self.waiting_lists.remove(&(index, id)) {
-                    return;
-                }
-                self.processes[index].membership.handle_list(id, objects, now);
-            }
-            Happening::Watch { upto, .. } => {
-                if !self.watch_works(self.processes[index].slot) {
-                    return;
-                }
-                self.deliver_watch(index, upto);
-            }
-            Happening::Message { from, sender, message, .. } => {
-                reply_to = Some(from);
-                self.take_message(index, from, &sender, &message);
-            }
-            Happening::Ready { member, .. } => {
-                if self.processes[index].own.as_ref().is_some_and(|own| own.member == member) {
-                    self.processes[index].membership.handle_ready_to_serve(now);
-                }
-            }
-            Happening::GroupStopped { group, .. } => {
-                let serves_on = self.setup.mutation == Some(Mutation::ServesAfterRelease);
-                if !serves_on {
-                    self.processes[index].owned.remove(&group);
-                }
-                self.processes[index].membership.handle_group_stopped(group, now);
-            }
-            Happening::StateOpened { group, epoch, .. } => self.open_state(index, group, epoch),
-            Happening::Closed { .. } => self.processes[index].membership.handle_closed(now),
-            Happening::PodSeen { status, .. } => {
-                self.processes[index].membership.handle_pod_status(status, now)
-            }
-            Happening::ContainerSeen { .. } => {
-                let container = self.processes[index].container_id.clone();
-                self.processes[index].membership.handle_container(container, now);
-            }
-            Happening::Write { .. } | Happening::List { .. } | Happening::Heartbeats | Happening::Act(_) => {}
-        }
-        self.pump(index, reply_to);
-    }
-
-    /// The owner has opened the state, which knows the highest epoch that an owner ever had.
-    fn open_state(&mut self, index: usize, group: PartitionGroup, epoch: OwnerEpoch) {
-        let Some(owned) = self.processes[index].owned.get_mut(&group).filter(|owned| **owned == epoch) else {
-            return;
-        };
-        let stored = self.stored_epochs.entry(group).or_default();
-        let raised = epoch.max(OwnerEpoch(stored.0 + 1));
-        *stored = raised;
-        *owned = raised;
-        if raised > epoch {
-            let now = self.processes[index].now(self.at);
-            self.processes[index].membership.handle_epoch_raised(group, raised, now);
-        }
-    }
-
-    fn take_message(&mut self, index: usize, from: usize, sender: &Member, message: &PeerMessage) {
-        let now = self.processes[index].now(self.at);
-        if self.setup.mutation == Some(Mutation::ConsentsToEverything)
-            && let (PeerMessage::ConsentAsk { victim, version, .. }, Some(own)) =
-                (message, &self.processes[index].own)
-        {
-            let message = PeerMessage::Consent { victim: victim.clone(), version: *version };
-            let sender = own.member.clone();
-            self.after(
-                Duration::from_millis(5),
-                Happening::Message { from: index, sender, to: from, message },
-            );
-            return;
-        }
-        self.processes[index].membership.handle_message(sender, message, now);
-    }
-
-    fn write_arrives(&mut self, process: usize, id: WriteId, write: &LeaseWrite, answer: Answer) {
-        let result = self.api.replace(write);
-        if matches!(result, WriteResult::Written(_)) {
-            self.tell_watches();
-        }
-        if let Answer::After(delay) = answer {
-            self.after(delay, Happening::WriteAnswer { process, id, result });
-        }
-    }
-
-    pub(crate) fn tell_watches(&mut self) {
-        let upto = self.api.log.len();
-        for process in 0..self.processes.len() {
-            if self.processes[process].is_alive {
-                let delay = self.random.millis(2, 80);
-                self.after(delay, Happening::Watch { process, upto });
-            }
-        }
-    }
-
-    pub(crate) fn watch_works(&self, slot: usize) -> bool {
-        !self.watch_is_stuck[slot] && self.path[slot] == ApiPath::Works
-    }
-
-    fn deliver_watch(&mut self, index: usize, upto: usize) {
-        while self.processes[index].watch_position < upto {
-            let event = self.api.log[self.processes[index].watch_position].clone();
-            self.processes[index].watch_position += 1;
-            let now = self.processes[index].now(self.at);
-            self.processes[index].membership.handle_watch(event, now);
-            self.pump(index, None);
-        }
-    }
-
-    fn heartbeats(&mut self) {
-        self.after(HEARTBEAT, Happening::Heartbeats);
-        let alive: Vec<usize> =
-            (0..self.processes.len()).filter(|process| self.processes[*process].is_alive).collect();
-        for &to in &alive {
-            for &from in &alive {
-                let (sender, receiver) = (self.processes[from].slot, self.processes[to].slot);
-                if sender != receiver && self.links[sender][receiver] && !self.processes[from].is_paused {
-                    self.processes[to].heard.insert(member(sender), self.at);
-                }
-            }
-            let process = &mut self.processes[to];
-            if process.is_paused {
-                continue;
-            }
-            let fresh = |heard: &Duration| self.at - *heard < HEARD_WITHIN;
-            let reachable: BTreeSet<MemberId> = process
-                .heard
-                .iter()
-                .filter(|(_, heard)| fresh(heard))
-                .map(|(member, _)| member.clone())
-                .collect();
-            if reachable != process.reachable {
-                process.reachable = reachable.clone();
-                let now = process.clock.local(self.at);
-                process.membership.handle_reachable(reachable, now);
-                self.pump(to, None);
-            }
+            Happening::Input(process, input) => self.deliver(process, input),
         }
     }
 

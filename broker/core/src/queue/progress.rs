@@ -1,0 +1,320 @@
+//! How far one queue has come: its cursor, whether it keeps up with its partition, and what is at its receiver.
+
+use crate::cursor::Cursor;
+use crate::partition::Offset;
+use crate::state::cursor::StoredCursor;
+use std::collections::BTreeSet;
+
+/// Where a queue stands relative to the head of its partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// At the head: it needs nothing between its cursor and the partition's head, so that idle queues cost nothing.
+    Tail,
+    /// Its next record is behind the head and must be read again.
+    Behind,
+}
+
+/// What becomes of a record that a queue wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    /// Hand it out now.
+    HandOut {
+        /// The receiver may have seen it before.
+        redelivery: bool,
+    },
+    /// Not now: nobody is attached or the window is full. It is read again later.
+    Wait,
+    /// It was handed out before, or is not wanted.
+    Pass,
+}
+
+/// Progress of one queue.
+///
+/// Invariants: `in_flight` and `redeliver` are disjoint and both within the cursor's open offsets; `in_flight` never
+/// exceeds the window, but for what a former window allowed; without a receiver both are empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Progress {
+    cursor: Cursor,
+    mode: Mode,
+    window: Option<u16>,
+    in_flight: BTreeSet<Offset>,
+    redeliver: BTreeSet<Offset>,
+}
+
+impl Progress {
+    /// A new queue: it wants what comes at `head` or later.
+    #[must_use]
+    pub fn new(head: Offset) -> Self {
+        Self::start(Cursor::at(head), Mode::Tail)
+    }
+
+    /// A stored queue, in a partition of which nothing below `trim_floor` is needed by anyone.
+    #[must_use]
+    pub fn restore(stored: &StoredCursor, trim_floor: Offset) -> Self {
+        let open = stored.cursor.open().filter(|offset| *offset >= trim_floor);
+        let cursor = Cursor::restore(stored.cursor.head().max(trim_floor), open);
+        Self::start(cursor, if stored.tail { Mode::Tail } else { Mode::Behind })
+    }
+
+    fn start(cursor: Cursor, mode: Mode) -> Self {
+        Self { cursor, mode, window: None, in_flight: BTreeSet::new(), redeliver: BTreeSet::new() }
+    }
+
+    /// What to store.
+    #[must_use]
+    pub fn stored(&self) -> StoredCursor {
+        StoredCursor { cursor: self.cursor.clone(), tail: self.mode == Mode::Tail }
+    }
+
+    /// Lowest offset it still needs; `head` is the partition's.
+    #[must_use]
+    pub fn floor(&self, head: Offset) -> Offset {
+        match self.mode {
+            Mode::Tail => self.cursor.open().next().unwrap_or(head),
+            Mode::Behind => self.cursor.floor(),
+        }
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// Number of offsets handed out and not done.
+    #[must_use]
+    pub fn open_count(&self) -> usize {
+        self.cursor.open_count()
+    }
+
+    /// A receiver that takes `window` messages at a time is there. It is done with the offsets `done`, and has those
+    /// `in_flight`; all other open ones are handed out again, in order, before anything new.
+    pub fn attach(&mut self, window: u16, done: &[Offset], in_flight: &[Offset]) {
+        self.window = Some(window);
+        for offset in done {
+            self.cursor.finish(*offset);
+        }
+        let open: BTreeSet<Offset> = self.cursor.open().collect();
+        self.in_flight = in_flight.iter().copied().filter(|offset| open.contains(offset)).collect();
+        self.redeliver = &open - &self.in_flight;
+    }
+
+    /// The receiver is gone; what it was not done with stays open.
+    pub fn detach(&mut self) {
+        self.window = None;
+        self.in_flight.clear();
+        self.redeliver.clear();
+    }
+
+    /// Whether a receiver is there.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.window.is_some()
+    }
+
+    /// Whether the receiver is there and has room.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.window.is_some_and(|window| self.in_flight.len() < usize::from(window))
+    }
+
+    /// The offset from which it needs records that are not at the partition's head: what is to be handed out again
+    /// first, then what it has not had yet. `None` when it keeps up, or while nobody takes them.
+    #[must_use]
+    pub fn wanted_from(&self) -> Option<Offset> {
+        if !self.has_room() {
+            return None;
+        }
+        self.missing_from()
+    }
+
+    /// As [`Self::wanted_from`], whether or not there is room.
+    #[must_use]
+    pub fn missing_from(&self) -> Option<Offset> {
+        let next = || (self.mode == Mode::Behind).then(|| self.cursor.head());
+        self.redeliver.first().copied().or_else(next)
+    }
+
+    /// A record at the head of the partition that this queue wants. [`Turn::Wait`]: the queue has fallen behind.
+    pub fn take_at_head(&mut self, offset: Offset) -> Turn {
+        if self.mode == Mode::Behind || offset < self.cursor.head() {
+            return Turn::Pass;
+        }
+        if self.has_room() && self.redeliver.is_empty() {
+            self.cursor.hand_out(offset);
+            self.in_flight.insert(offset);
+            return Turn::HandOut { redelivery: false };
+        }
+        self.cursor.advance(offset);
+        self.mode = Mode::Behind;
+        Turn::Wait
+    }
+
+    /// Whether the record at `offset`, read behind the head, is one that is handed out again.
+    #[must_use]
+    pub fn is_redelivery(&self, offset: Offset) -> bool {
+        self.redeliver.contains(&offset)
+    }
+
+    /// A record behind the head, in offset order from [`Self::wanted_from`] on; `wanted` tells whether it interests
+    /// this queue (asked for new ones only).
+    pub fn take_behind(&mut self, offset: Offset, wanted: impl FnOnce() -> bool) -> Turn {
+        if offset < self.cursor.head() {
+            if !self.redeliver.contains(&offset) {
+                return Turn::Pass;
+            }
+            if !self.has_room() {
+                return Turn::Wait;
+            }
+            self.redeliver.remove(&offset);
+            self.in_flight.insert(offset);
+            return Turn::HandOut { redelivery: true };
+        }
+        if self.mode == Mode::Tail {
+            return Turn::Pass;
+        }
+        if !self.has_room() || !self.redeliver.is_empty() {
+            return Turn::Wait;
+        }
+        if wanted() {
+            self.cursor.hand_out(offset);
+            self.in_flight.insert(offset);
+            return Turn::HandOut { redelivery: false };
+        }
+        self.cursor.advance(offset + 1);
+        Turn::Pass
+    }
+
+    /// The log holds nothing between what was offered and `offset`: open offsets below it that were to be handed out
+    /// again are gone. Returns how many: a loss that the caller counts.
+    pub fn lose_below(&mut self, offset: Offset) -> usize {
+        let kept = self.redeliver.split_off(&offset);
+        let lost = std::mem::replace(&mut self.redeliver, kept);
+        for offset in &lost {
+            self.cursor.finish(*offset);
+        }
+        lost.len()
+    }
+
+    /// Everything below `head`, the partition's, was offered to it: it keeps up from here. Changes nothing while
+    /// something is to be handed out again. Returns whether it changed.
+    pub fn reach_head(&mut self, head: Offset) -> bool {
+        if self.mode == Mode::Tail || !self.redeliver.is_empty() {
+            return false;
+        }
+        self.cursor.advance(head);
+        self.mode = Mode::Tail;
+        true
+    }
+
+    /// The receiver `is_current`, or a former one, is done with `offset`. Returns whether the cursor changed. What was
+    /// handed out again to a newer receiver stays in flight until that one is done with it.
+    pub fn finish(&mut self, offset: Offset, is_current: bool) -> bool {
+        if !is_current && self.in_flight.contains(&offset) {
+            return false;
+        }
+        self.in_flight.remove(&offset);
+        self.redeliver.remove(&offset);
+        self.cursor.finish(offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEW: Turn = Turn::HandOut { redelivery: false };
+    const AGAIN: Turn = Turn::HandOut { redelivery: true };
+
+    #[test]
+    fn a_full_window_makes_the_queue_fall_behind_and_room_lets_it_go_on_in_order() {
+        let mut progress = Progress::new(5);
+        progress.attach(2, &[], &[]);
+        assert_eq!(
+            [5, 7, 9, 11].map(|offset| progress.take_at_head(offset)),
+            [NEW, NEW, Turn::Wait, Turn::Pass]
+        );
+        assert_eq!((progress.mode(), progress.wanted_from()), (Mode::Behind, None));
+
+        assert!(progress.finish(7, true));
+
+        assert_eq!(progress.wanted_from(), Some(9));
+        assert_eq!(progress.floor(12), 5);
+        assert_eq!(progress.take_behind(9, || true), NEW);
+        assert_eq!(progress.take_behind(11, || true), Turn::Wait);
+    }
+
+    #[test]
+    fn open_offsets_are_handed_out_again_before_anything_new() {
+        let mut progress = Progress::new(0);
+        progress.attach(3, &[], &[]);
+        for offset in 0..3 {
+            assert_eq!(progress.take_at_head(offset), NEW);
+        }
+        progress.finish(1, true);
+        progress.detach();
+        assert_eq!(progress.take_at_head(3), Turn::Wait);
+
+        progress.attach(2, &[], &[]);
+
+        assert_eq!(progress.wanted_from(), Some(0));
+        assert_eq!([0, 1, 2].map(|offset| progress.take_behind(offset, || true)), [AGAIN, Turn::Pass, AGAIN]);
+        assert_eq!(progress.take_behind(3, || true), Turn::Wait);
+        progress.finish(0, true);
+        assert_eq!(progress.take_behind(3, || true), NEW);
+        assert!(progress.reach_head(4));
+        assert_eq!(progress.mode(), Mode::Tail);
+    }
+
+    #[test]
+    fn nothing_new_overtakes_what_is_handed_out_again() {
+        let mut progress = Progress::new(0);
+        progress.attach(10, &[], &[]);
+        assert_eq!(progress.take_at_head(0), NEW);
+        progress.detach();
+        progress.attach(10, &[], &[]);
+
+        assert_eq!(progress.take_at_head(1), Turn::Wait);
+
+        assert_eq!([0, 1].map(|offset| progress.take_behind(offset, || true)), [AGAIN, NEW]);
+    }
+
+    #[test]
+    fn an_adopted_receiver_gets_nothing_that_it_has_or_is_done_with() {
+        let stored = StoredCursor { cursor: Cursor::restore(10, [3, 5, 7]), tail: true };
+        let mut progress = Progress::restore(&stored, 0);
+
+        progress.attach(5, &[3], &[7, 99]);
+
+        assert_eq!(
+            [3, 5, 7].map(|offset| progress.take_behind(offset, || true)),
+            [Turn::Pass, AGAIN, Turn::Pass]
+        );
+        assert_eq!(progress.floor(10), 5);
+    }
+
+    #[test]
+    fn a_former_receiver_cannot_acknowledge_what_a_newer_one_has() {
+        let mut progress = Progress::new(0);
+        progress.attach(5, &[], &[]);
+        progress.take_at_head(0);
+        progress.take_at_head(1);
+        progress.attach(5, &[], &[]);
+        assert_eq!(progress.take_behind(0, || true), AGAIN);
+
+        assert!(!progress.finish(0, false), "in flight at the newer one");
+        assert!(progress.finish(1, false), "not handed out again yet");
+        assert!(progress.finish(0, true));
+
+        assert_eq!(progress.floor(2), 2);
+    }
+
+    #[test]
+    fn the_trim_floor_is_a_lower_bound_of_every_restored_cursor() {
+        let stored = StoredCursor { cursor: Cursor::restore(10, [3, 8]), tail: true };
+
+        assert_eq!(Progress::restore(&stored, 5).floor(20), 8);
+        assert_eq!(Progress::restore(&stored, 15).floor(20), 20);
+        assert_eq!(Progress::restore(&StoredCursor { tail: false, ..stored }, 15).floor(20), 15);
+    }
+}

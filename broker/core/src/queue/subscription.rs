@@ -1,0 +1,262 @@
+//! The subscriptions of one queue, and what they make of a record.
+//!
+//! Stored value: version, options (bits 0-1 QoS, 2 no local, 3 retain as published, 4-5 retain handling), flags (bit
+//! 0 identifier, 1 end), identifier, start, end.
+
+use crate::attach::StoredSubscription;
+use crate::binary::{FormatError, Writer};
+use crate::packet::{QoS, RetainHandling, SubscriptionOptions};
+use crate::partition::Offset;
+use crate::record::Record;
+use crate::state::{STATE_VERSION, flag, read_flags, read_version_1};
+use crate::topic::TopicFilter;
+use bytes::Bytes;
+use std::collections::BTreeMap;
+
+const OPTION_NO_LOCAL: u8 = 1 << 2;
+const OPTION_RETAIN_AS_PUBLISHED: u8 = 1 << 3;
+const FLAG_IDENTIFIER: u8 = 1;
+const FLAG_END: u8 = 1 << 1;
+
+/// One subscription of a queue: it counts for offsets in `start..end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subscription {
+    /// How to deliver.
+    pub options: SubscriptionOptions,
+    /// 5.0 subscription identifier.
+    pub identifier: Option<u32>,
+    /// First offset it counts for.
+    pub start: Offset,
+    /// One past the last offset it counts for; `None` while it is in force.
+    pub end: Option<Offset>,
+}
+
+impl Subscription {
+    /// Whether it makes deliveries of QoS > 0, so that publishes go through the log for it.
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        self.options.qos > QoS::AtMostOnce
+    }
+
+    /// Whether it counts for `offset`.
+    #[must_use]
+    pub fn covers(&self, offset: Offset) -> bool {
+        self.start <= offset && self.end.is_none_or(|end| offset < end)
+    }
+
+    /// Writes the value in the newest format.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
+        let mut writer = Writer::versioned(STATE_VERSION, 24);
+        writer.u8(self.options.qos as u8
+            | flag(self.options.no_local, OPTION_NO_LOCAL)
+            | flag(self.options.retain_as_published, OPTION_RETAIN_AS_PUBLISHED)
+            | (self.options.retain_handling as u8) << 4);
+        writer.u8(flag(self.identifier.is_some(), FLAG_IDENTIFIER) | flag(self.end.is_some(), FLAG_END));
+        if let Some(identifier) = self.identifier {
+            writer.number(identifier.into());
+        }
+        writer.number(self.start);
+        if let Some(end) = self.end {
+            writer.number(end);
+        }
+        writer.finish()
+    }
+
+    /// Reads a value of any format ever released.
+    ///
+    /// # Errors
+    ///
+    /// [`FormatError`]: the state is damaged or from a newer version; its partition must not be served.
+    pub fn decode(bytes: Bytes) -> Result<Self, FormatError> {
+        let mut reader = read_version_1(bytes, "subscription version")?;
+        let byte = reader.u8("subscription options")?;
+        let unknown = FormatError::Unknown { field: "subscription options", value: byte.into() };
+        let retain_handling = match byte >> 4 {
+            0 => RetainHandling::Send,
+            1 => RetainHandling::SendIfNew,
+            2 => RetainHandling::DoNotSend,
+            _ => return Err(unknown),
+        };
+        let options = SubscriptionOptions {
+            qos: QoS::from_number(byte & 0b11).ok_or(unknown)?,
+            no_local: byte & OPTION_NO_LOCAL != 0,
+            retain_as_published: byte & OPTION_RETAIN_AS_PUBLISHED != 0,
+            retain_handling,
+        };
+        let flags = read_flags(&mut reader, "subscription flags", FLAG_IDENTIFIER | FLAG_END)?;
+        let identifier =
+            if flags & FLAG_IDENTIFIER != 0 { Some(reader.number_u32("identifier")?) } else { None };
+        let start = reader.number("start offset")?;
+        let end = if flags & FLAG_END != 0 { Some(reader.number("end offset")?) } else { None };
+        reader.finish()?;
+        Ok(Self { options, identifier, start, end })
+    }
+}
+
+/// How a record goes to one queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interest {
+    /// min(publish QoS, highest QoS of the subscriptions that match); above 0.
+    pub qos: QoS,
+    /// The retain flag of the PUBLISH.
+    pub retain: bool,
+    /// Identifiers of the subscriptions that match, in filter order.
+    pub identifiers: Vec<u32>,
+}
+
+impl Interest {
+    /// How a delivery goes on whose subscription has ended since.
+    #[must_use]
+    pub fn of_ended_subscription() -> Self {
+        Self { qos: QoS::AtLeastOnce, retain: false, identifiers: Vec::new() }
+    }
+}
+
+/// The subscriptions of one queue. Those of QoS 0 are kept for the session, but make no interest: their messages take
+/// the live path.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Subscriptions {
+    by_filter: BTreeMap<TopicFilter, Subscription>,
+}
+
+impl Subscriptions {
+    /// Adds or replaces one; returns what was replaced.
+    pub fn insert(&mut self, filter: TopicFilter, subscription: Subscription) -> Option<Subscription> {
+        self.by_filter.insert(filter, subscription)
+    }
+
+    /// Takes one out.
+    pub fn remove(&mut self, filter: &TopicFilter) -> Option<Subscription> {
+        self.by_filter.remove(filter)
+    }
+
+    /// One subscription, ended or not.
+    #[must_use]
+    pub fn get(&self, filter: &TopicFilter) -> Option<&Subscription> {
+        self.by_filter.get(filter)
+    }
+
+    /// All of them in filter order, ended ones too.
+    pub fn iter(&self) -> impl Iterator<Item = (&TopicFilter, &Subscription)> {
+        self.by_filter.iter()
+    }
+
+    /// Those in force, in filter order, as told to the host of a resumed session.
+    #[must_use]
+    pub fn in_force(&self) -> Vec<StoredSubscription> {
+        self.by_filter
+            .iter()
+            .filter(|(_, subscription)| subscription.end.is_none())
+            .map(|(filter, subscription)| StoredSubscription {
+                filter: filter.clone(),
+                options: subscription.options,
+                identifier: subscription.identifier,
+            })
+            .collect()
+    }
+
+    /// Takes out those that have ended; returns their filters in order.
+    pub fn take_ended(&mut self) -> Vec<TopicFilter> {
+        let ended = self.by_filter.extract_if(.., |_, subscription| subscription.end.is_some());
+        ended.map(|(filter, _)| filter).collect()
+    }
+
+    /// What the subscriptions make of a record, all filters tried: for a queue that is behind.
+    #[must_use]
+    pub fn interest(&self, client_id: &str, offset: Offset, record: &Record) -> Option<Interest> {
+        let topic = &record.message.topic;
+        let matching = self.by_filter.iter().filter(|(filter, _)| filter.matches(topic));
+        combine(matching.map(|(_, subscription)| subscription), client_id, offset, record)
+    }
+
+    /// What the subscriptions with these filters, known to match, make of a record.
+    #[must_use]
+    pub fn interest_of(
+        &self,
+        filters: &[&TopicFilter],
+        client_id: &str,
+        offset: Offset,
+        record: &Record,
+    ) -> Option<Interest> {
+        combine(filters.iter().filter_map(|filter| self.by_filter.get(*filter)), client_id, offset, record)
+    }
+}
+
+fn combine<'a>(
+    matching: impl Iterator<Item = &'a Subscription>,
+    client_id: &str,
+    offset: Offset,
+    record: &Record,
+) -> Option<Interest> {
+    let message = &record.message;
+    let mut qos = QoS::AtMostOnce;
+    let mut retain = false;
+    let mut identifiers = Vec::new();
+    for subscription in matching {
+        let own = subscription.options.no_local && message.publisher == client_id;
+        if own || !subscription.is_durable() || !subscription.covers(offset) {
+            continue;
+        }
+        qos = qos.max(subscription.options.qos);
+        retain |= subscription.options.retain_as_published && message.retain;
+        identifiers.extend(subscription.identifier);
+    }
+    let qos = qos.min(message.qos);
+    (qos > QoS::AtMostOnce).then_some(Interest { qos, retain, identifiers })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::hex;
+    use proptest::prelude::*;
+
+    fn options(qos: QoS) -> SubscriptionOptions {
+        SubscriptionOptions {
+            qos,
+            no_local: false,
+            retain_as_published: false,
+            retain_handling: RetainHandling::Send,
+        }
+    }
+
+    #[test]
+    fn version_1_keeps_its_bytes() {
+        let plain =
+            Subscription { options: options(QoS::AtLeastOnce), identifier: None, start: 300, end: None };
+        let full = Subscription {
+            options: SubscriptionOptions {
+                qos: QoS::ExactlyOnce,
+                no_local: true,
+                retain_as_published: true,
+                retain_handling: RetainHandling::DoNotSend,
+            },
+            identifier: Some(300),
+            start: 1,
+            end: Some(2),
+        };
+
+        for (subscription, bytes) in [(plain, "01 01 00 ac02"), (full, "01 2e 03 ac02 01 02")] {
+            assert_eq!(hex(&subscription.encode()), bytes.replace(' ', ""));
+            assert_eq!(Subscription::decode(subscription.encode()), Ok(subscription));
+        }
+    }
+
+    #[test]
+    fn unknown_versions_and_options_are_refused() {
+        for bytes in [[2, 1, 0, 0], [1, 3, 0, 0], [1, 0x31, 0, 0], [1, 0x41, 0, 0], [1, 1, 4, 0]] {
+            assert!(Subscription::decode(Bytes::copy_from_slice(&bytes)).is_err(), "{bytes:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..24)) {
+            let mut versioned = vec![STATE_VERSION];
+            versioned.extend(&bytes);
+            let _ = Subscription::decode(versioned.into());
+            let _ = Subscription::decode(bytes.into());
+        }
+    }
+}

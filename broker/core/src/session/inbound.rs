@@ -1,0 +1,288 @@
+//! What a client publishes: topic aliases, what is refused, and the acknowledgements in the order of receipt.
+
+use crate::message::Message;
+use crate::packet::{PacketId, PublishPacket, QoS, ReasonCode, Version};
+use crate::topic::TopicName;
+use bytestring::ByteString;
+use std::collections::VecDeque;
+
+/// Turns PUBLISH packets of one connection into messages.
+#[derive(Debug)]
+pub struct Inbound {
+    version: Version,
+    topic_alias_maximum: u16,
+    /// Topic of alias `n + 1`. Grows with the highest alias used, to `topic_alias_maximum` at most.
+    aliases: Vec<Option<TopicName>>,
+}
+
+/// Why a PUBLISH is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PublishRefusal {
+    /// Answer this PUBLISH with the code; the connection goes on.
+    #[error("publish answered with {0}")]
+    Answer(ReasonCode),
+    /// Close the connection with the code (3.x: without).
+    #[error("connection closed with {0}")]
+    Close(ReasonCode),
+}
+
+impl Inbound {
+    /// For a client of `version`, which may use topic aliases up to `topic_alias_maximum`.
+    #[must_use]
+    pub fn new(version: Version, topic_alias_maximum: u16) -> Self {
+        Self { version, topic_alias_maximum, aliases: Vec::new() }
+    }
+
+    /// Resolves the topic and refuses what this broker does not serve: QoS 2, retain and `$SYS`.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishRefusal`] says whether this PUBLISH or the connection ends.
+    pub fn handle_publish(
+        &mut self,
+        publish: PublishPacket,
+        publisher: &ByteString,
+        now_ms: u64,
+    ) -> Result<Message, PublishRefusal> {
+        if publish.qos == QoS::ExactlyOnce {
+            return Err(PublishRefusal::Close(ReasonCode::QOS_NOT_SUPPORTED));
+        }
+        if publish.retain {
+            return Err(PublishRefusal::Close(ReasonCode::RETAIN_NOT_SUPPORTED));
+        }
+        let topic = self.resolve_topic(&publish)?;
+        if topic.as_str() == "$SYS" || topic.as_str().starts_with("$SYS/") {
+            return Err(self.refuse_topic(publish.qos));
+        }
+        Ok(Message {
+            topic,
+            payload: publish.payload,
+            qos: publish.qos,
+            retain: publish.retain,
+            properties: publish.properties,
+            publisher: publisher.clone(),
+            publish_time_ms: now_ms,
+        })
+    }
+
+    fn resolve_topic(&mut self, publish: &PublishPacket) -> Result<TopicName, PublishRefusal> {
+        let Some(alias) = publish.topic_alias else { return self.parse_topic(publish) };
+        let invalid = PublishRefusal::Close(ReasonCode::TOPIC_ALIAS_INVALID);
+        if alias.get() > self.topic_alias_maximum {
+            return Err(invalid);
+        }
+        let index = usize::from(alias.get()) - 1;
+        if publish.topic.is_empty() {
+            // A client that uses an alias it never gave breaks the protocol (MQTT-3.3.4).
+            let known = self.aliases.get(index).cloned().flatten();
+            return known.ok_or(PublishRefusal::Close(ReasonCode::PROTOCOL_ERROR));
+        }
+        let topic = self.parse_topic(publish)?;
+        if self.aliases.len() <= index {
+            self.aliases.resize(index + 1, None);
+        }
+        if let Some(slot) = self.aliases.get_mut(index) {
+            *slot = Some(topic.clone());
+        }
+        Ok(topic)
+    }
+
+    fn parse_topic(&self, publish: &PublishPacket) -> Result<TopicName, PublishRefusal> {
+        TopicName::parse(publish.topic.clone()).map_err(|_| self.refuse_topic(publish.qos))
+    }
+
+    /// Only a 5.0 PUBACK can say no; everybody else is closed rather than told a falsehood.
+    fn refuse_topic(&self, qos: QoS) -> PublishRefusal {
+        if self.version.is_v5() && qos == QoS::AtLeastOnce {
+            PublishRefusal::Answer(ReasonCode::TOPIC_NAME_INVALID)
+        } else {
+            PublishRefusal::Close(ReasonCode::TOPIC_NAME_INVALID)
+        }
+    }
+}
+
+/// Names one publish that waits for its acknowledgement. Counts from 0 in each connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// An acknowledgement that may leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadyAck {
+    /// Of which PUBLISH.
+    pub packet_id: PacketId,
+    /// How it ended.
+    pub reason: ReasonCode,
+    /// When its ticket was opened, in the caller's clock.
+    pub opened_at: u64,
+}
+
+/// The QoS > 0 publishes of one connection that are not acknowledged yet, in order of receipt.
+///
+/// Outcomes arrive in any order; acknowledgements leave in order (MQTT-4.6.0-2). Invariant: at most `maximum` tickets.
+#[derive(Debug)]
+pub struct AckWindow {
+    maximum: usize,
+    /// Ticket of the first slot.
+    first: u64,
+    slots: VecDeque<Slot>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    packet_id: PacketId,
+    opened_at: u64,
+    outcome: Option<ReasonCode>,
+}
+
+impl AckWindow {
+    /// Room for `maximum` unacknowledged publishes: the receive maximum.
+    #[must_use]
+    pub fn new(maximum: u16) -> Self {
+        Self { maximum: usize::from(maximum), first: 0, slots: VecDeque::new() }
+    }
+
+    /// Opens a ticket for a PUBLISH. `None` when `maximum` are open: a 5.0 client broke its quota (0x93), a 3.x client
+    /// is not read any further before that.
+    pub fn open(&mut self, packet_id: PacketId, now: u64) -> Option<Ticket> {
+        if self.is_full() {
+            return None;
+        }
+        let ticket = Ticket(self.first + u64::try_from(self.slots.len()).unwrap_or(u64::MAX));
+        self.slots.push_back(Slot { packet_id, opened_at: now, outcome: None });
+        Some(ticket)
+    }
+
+    /// The publish behind `ticket` ended with `reason`. A ticket that ended before changes nothing.
+    pub fn complete(&mut self, ticket: Ticket, reason: ReasonCode) {
+        let Some(index) = ticket.0.checked_sub(self.first) else { return };
+        let Ok(index) = usize::try_from(index) else { return };
+        if let Some(slot) = self.slots.get_mut(index)
+            && slot.outcome.is_none()
+        {
+            slot.outcome = Some(reason);
+        }
+    }
+
+    /// The next acknowledgement in order, if its outcome is there.
+    pub fn poll_ack(&mut self) -> Option<ReadyAck> {
+        let reason = self.slots.front()?.outcome?;
+        let slot = self.slots.pop_front()?;
+        self.first += 1;
+        if self.slots.is_empty() && self.slots.capacity() > 64 {
+            self.slots = VecDeque::new();
+        }
+        Some(ReadyAck { packet_id: slot.packet_id, reason, opened_at: slot.opened_at })
+    }
+
+    /// Whether no further ticket may be opened.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.slots.len() >= self.maximum
+    }
+
+    /// Publishes that are not acknowledged yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether every publish is acknowledged.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use proptest::prelude::*;
+    use std::num::NonZeroU16;
+
+    fn publish(topic: &str, alias: Option<u16>) -> PublishPacket {
+        PublishPacket {
+            dup: false,
+            retain: false,
+            qos: QoS::AtMostOnce,
+            packet_id: None,
+            topic: topic.into(),
+            topic_alias: alias.and_then(NonZeroU16::new),
+            payload: Bytes::new(),
+            properties: None,
+        }
+    }
+
+    fn topic_of(inbound: &mut Inbound, packet: PublishPacket) -> Result<String, PublishRefusal> {
+        inbound.handle_publish(packet, &"me".into(), 0).map(|message| message.topic.as_str().to_owned())
+    }
+
+    #[test]
+    fn a_topic_alias_stands_for_the_topic_it_was_last_sent_with() {
+        let mut inbound = Inbound::new(Version::V5, 2);
+
+        assert_eq!(topic_of(&mut inbound, publish("a", Some(2))), Ok("a".into()));
+        assert_eq!(topic_of(&mut inbound, publish("", Some(2))), Ok("a".into()));
+        assert_eq!(topic_of(&mut inbound, publish("b", Some(2))), Ok("b".into()));
+        assert_eq!(topic_of(&mut inbound, publish("", Some(2))), Ok("b".into()));
+        let close = |reason| Err(PublishRefusal::Close(reason));
+        assert_eq!(topic_of(&mut inbound, publish("", Some(1))), close(ReasonCode::PROTOCOL_ERROR));
+        assert_eq!(topic_of(&mut inbound, publish("a", Some(3))), close(ReasonCode::TOPIC_ALIAS_INVALID));
+    }
+
+    #[test]
+    fn what_is_not_served_is_refused_with_its_own_code() {
+        let mut inbound = Inbound::new(Version::V5, 0);
+        let qos2 = PublishPacket { qos: QoS::ExactlyOnce, ..publish("a", None) };
+        let retained = PublishPacket { retain: true, ..publish("a", None) };
+        let qos1 = |topic| PublishPacket { qos: QoS::AtLeastOnce, ..publish(topic, None) };
+
+        let close = |reason| Err(PublishRefusal::Close(reason));
+        assert_eq!(topic_of(&mut inbound, qos2), close(ReasonCode::QOS_NOT_SUPPORTED));
+        assert_eq!(topic_of(&mut inbound, retained), close(ReasonCode::RETAIN_NOT_SUPPORTED));
+        let name_invalid = ReasonCode::TOPIC_NAME_INVALID;
+        assert_eq!(topic_of(&mut inbound, qos1("$SYS/x")), Err(PublishRefusal::Answer(name_invalid)));
+        assert_eq!(topic_of(&mut inbound, publish("$SYS/x", None)), close(name_invalid));
+        assert_eq!(topic_of(&mut inbound, qos1("$SYSTEM")), Ok("$SYSTEM".into()));
+        let mut old = Inbound::new(Version::V3_1_1, 0);
+        assert_eq!(topic_of(&mut old, qos1("$SYS/x")), close(name_invalid));
+    }
+
+    proptest! {
+        /// Model: the list of all packet ids in order of receipt and the set of those that ended.
+        #[test]
+        fn acknowledgements_leave_in_order_of_receipt_and_only_after_their_outcome(
+            steps in proptest::collection::vec((any::<bool>(), any::<proptest::sample::Index>()), 0..200),
+            maximum in 1_u16..20,
+        ) {
+            let mut window = AckWindow::new(maximum);
+            let mut open: Vec<(Ticket, PacketId)> = Vec::new();
+            let mut ended: Vec<Ticket> = Vec::new();
+            let mut next_id = 1_u16;
+            for (is_open, pick) in steps {
+                if is_open {
+                    let packet_id = PacketId::new(next_id).unwrap();
+                    match window.open(packet_id, u64::from(next_id)) {
+                        Some(ticket) => {
+                            prop_assert!(open.len() < usize::from(maximum));
+                            open.push((ticket, packet_id));
+                            next_id += 1;
+                        }
+                        None => prop_assert_eq!(open.len(), usize::from(maximum)),
+                    }
+                } else if !open.is_empty() {
+                    let (ticket, _) = open[pick.index(open.len())];
+                    window.complete(ticket, ReasonCode::SUCCESS);
+                    ended.push(ticket);
+                }
+                while let Some(ack) = window.poll_ack() {
+                    let (ticket, packet_id) = open.remove(0);
+                    prop_assert!(ended.contains(&ticket));
+                    prop_assert_eq!((ack.packet_id, ack.opened_at), (packet_id, u64::from(packet_id.get())));
+                }
+                prop_assert!(open.first().is_none_or(|(ticket, _)| !ended.contains(ticket)));
+                prop_assert_eq!(window.len(), open.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The parts between a client's socket and the log, and what is built around them.
+
+use crate::admin::WaitingFor;
+use crate::cluster::{ClusterView, Forwarder, RouteExchange, Validity};
+use crate::connection::{ServiceParts, Services};
+use crate::log::Log;
+use crate::metrics::Metrics;
+use crate::owner::OwnerSide;
+use crate::registry::Registry;
+use crate::router::Router;
+use futures::future::BoxFuture;
+use std::fmt;
+use std::sync::Arc;
+use tidemill_contract::config::Config;
+use tidemill_core::member::Member;
+use tidemill_core::partition::Partitioning;
+use tokio::sync::watch;
+
+/// What there is before any part of the broker.
+#[derive(Clone)]
+pub struct Foundation {
+    /// This broker.
+    pub own: Member,
+    /// Partitions and groups of the log.
+    pub partitioning: Partitioning,
+    /// Whether this broker may act.
+    pub validity: Arc<Validity>,
+    /// The log.
+    pub log: Arc<dyn Log>,
+}
+
+/// The parts that owner and peers work with.
+#[derive(Clone, Debug)]
+pub struct DataPath {
+    /// This broker.
+    pub own: Member,
+    /// Whether this broker may act.
+    pub validity: Arc<Validity>,
+    /// Placement of queues.
+    pub partitioning: Partitioning,
+    /// Where messages go.
+    pub router: Arc<Router>,
+    /// Who is connected; the [`HostSide`](crate::owner::HostSide) of this broker.
+    pub registry: Arc<Registry>,
+    /// Where everything is counted.
+    pub metrics: Metrics,
+}
+
+/// What is built around the data path.
+pub struct Wiring {
+    /// The owners of all sessions.
+    pub owner: Arc<dyn OwnerSide>,
+    /// Tells peers about routes.
+    pub exchange: Arc<dyn RouteExchange>,
+    /// Sends messages to peers.
+    pub forwarder: Arc<dyn Forwarder>,
+    /// The cluster as this broker sees it.
+    pub view: watch::Receiver<Arc<ClusterView>>,
+    /// What readiness still waits for, beside listeners, validity and routes of partitions. Called at each `/readyz`.
+    pub waiting_for: Arc<WaitingFor>,
+    /// Gives back groups and membership when the broker stops. Bounded by itself.
+    pub leave: BoxFuture<'static, ()>,
+    /// Completes with the reason when the process must exit: the membership ended, an owner or a link panicked.
+    pub failed: BoxFuture<'static, String>,
+}
+
+impl DataPath {
+    /// Router and registry on `foundation`.
+    ///
+    /// # Errors
+    ///
+    /// [`prometheus::Error`] if a metric has two meanings: a fault of the program.
+    pub fn new(foundation: Foundation) -> Result<Self, prometheus::Error> {
+        let Foundation { own, partitioning, validity, log } = foundation;
+        let metrics = Metrics::new()?;
+        let router = Arc::new(Router::new(own.clone(), partitioning, log, metrics.clone()));
+        let registry = Arc::new(Registry::new(own.clone(), partitioning, metrics.clone()));
+        Ok(Self { own, validity, partitioning, router, registry, metrics })
+    }
+
+    /// Connects router and registry with what was built around them: connections may begin.
+    pub(super) fn connect(&self, config: &Config, wiring: &Wiring) -> Arc<Services> {
+        self.router.connect(Arc::clone(&wiring.exchange), Arc::clone(&wiring.forwarder));
+        self.registry.connect(Arc::clone(&wiring.owner));
+        Services::new(
+            config,
+            ServiceParts {
+                own: self.own.clone(),
+                partitioning: self.partitioning,
+                validity: Arc::clone(&self.validity),
+                router: Arc::clone(&self.router),
+                registry: Arc::clone(&self.registry),
+                owner: Arc::clone(&wiring.owner),
+            },
+        )
+    }
+}
+
+impl fmt::Debug for Foundation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Foundation").field("own", &self.own).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Wiring {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Wiring").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,272 @@
+//! One client's connection: a lean task that sleeps until its socket is readable, its mailbox calls, or a subscription
+//! is through. Nothing here is per message but the walk `read -> decode -> session -> router`.
+
+mod handshake;
+mod input;
+mod packets;
+mod services;
+mod subscriptions;
+mod sweep;
+mod threads;
+mod will;
+
+pub use services::{OwnerHandle, ServiceParts, Services};
+pub use threads::{ConnectionThreads, default_count};
+pub use will::Wills;
+
+use crate::mailbox::{CloseReason, Flush, Mailbox, Turn};
+use crate::metrics::ClosedBy;
+use crate::registry::Registered;
+use crate::router::{Publisher, RouteCache};
+use bytes::BytesMut;
+use futures::future::BoxFuture;
+use handshake::Connected;
+use input::Input;
+use std::future::poll_fn;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use subscriptions::SubscriptionWork;
+use tidemill_codec::Codec;
+use tidemill_core::attach::{Detach, SessionLifetime};
+use tidemill_core::packet::{Disconnect, Packet, PublishPacket, ReasonCode, Will};
+use tidemill_core::partition::Offset;
+use tidemill_core::session::inbound::Inbound;
+use tidemill_core::session::state::Subscriptions;
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedWriteHalf;
+
+/// What is queued when a connection ends may take this long to leave.
+const FAREWELL_WAIT: Duration = Duration::from_secs(2);
+/// After the last byte the client has this long to close its side.
+const LINGER_WAIT: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: usize = 1 << 20;
+/// Reads in one poll of the task; then other connections have their turn.
+const TURNS_PER_POLL: usize = 8;
+
+/// Serves one client from its first byte to its last. Runs on a thread of connections; ends by itself, whatever the
+/// client does, once its mailbox is asked to close.
+pub async fn serve(services: Arc<Services>, socket: TcpStream) {
+    if let Err(error) = socket.set_nodelay(true) {
+        tracing::debug!(%error, "socket gone before it was served");
+        return;
+    }
+    let (reader, writer) = socket.into_split();
+    let writer = Arc::new(writer);
+    let mailbox = Mailbox::new(Arc::clone(&services.mailboxes), Flush::PlainTcp(Arc::clone(&writer)));
+    let mut input = Input::new(reader, BytesMut::new());
+
+    // Boxed: what the handshake needs is given back before the connection idles.
+    let connected = match Box::pin(handshake::connect(&services, &mailbox, &mut input)).await {
+        Ok(connected) => connected,
+        Err(error) => {
+            services.metrics.connection_refused();
+            tracing::debug!(%error, "connection refused");
+            return Box::pin(close(&services, &mailbox, writer, input)).await;
+        }
+    };
+    Box::pin(Connection::new(services, mailbox, writer, input, connected).run()).await;
+}
+
+/// Tells a 5.0 client why, writes what is queued, then closes.
+async fn close(services: &Services, mailbox: &Arc<Mailbox>, writer: Arc<OwnedWriteHalf>, mut input: Input) {
+    if let Some(CloseReason::Broker(reason)) = mailbox.closing() {
+        let mut turn = Turn::begin(&services.metrics);
+        mailbox.send_farewell(&Packet::Disconnect(Disconnect::new(reason)), &mut turn);
+        turn.finish();
+    }
+    let drained = async {
+        while !mailbox.is_drained() && writer.writable().await.is_ok() {
+            mailbox.handle_writable();
+        }
+    };
+    let _ = tokio::time::timeout(FAREWELL_WAIT, drained).await;
+    mailbox.end();
+    // Dropping the last handle of the writing half tells the client that nothing more comes.
+    drop(writer);
+    let _ = tokio::time::timeout(LINGER_WAIT, input.discard(LINGER_BYTES_MAX)).await;
+}
+
+/// A client that was let in.
+struct Connection {
+    services: Arc<Services>,
+    mailbox: Arc<Mailbox>,
+    writer: Arc<OwnedWriteHalf>,
+    input: Input,
+    codec: Codec,
+    registered: Arc<Registered>,
+    inbound: Inbound,
+    cache: RouteCache,
+    subscriptions: Subscriptions,
+    /// A PUBLISH that must wait: for an acknowledgement (3.x) or for the log. Nothing is read meanwhile.
+    held: Option<Box<PublishPacket>>,
+    /// Completes when the log takes publishes again.
+    relief: Option<BoxFuture<'static, ()>>,
+    /// Bytes are here that may hold a whole packet.
+    has_more: bool,
+    /// SUBSCRIBE and UNSUBSCRIBE under way.
+    work: SubscriptionWork,
+    /// Offsets of the session's queue to report at the end of the turn.
+    acked: Vec<Offset>,
+    will: Option<Box<Will>>,
+    /// As CONNECT asked for, as a DISCONNECT may change it.
+    session_expiry_secs: Option<u32>,
+}
+
+impl Connection {
+    fn new(
+        services: Arc<Services>,
+        mailbox: Arc<Mailbox>,
+        writer: Arc<OwnedWriteHalf>,
+        input: Input,
+        connected: Connected,
+    ) -> Self {
+        let Connected { codec, connect, registered, grant } = connected;
+        let has_more = input.has_rest();
+        let mut connection = Self {
+            inbound: Inbound::new(connect.version, handshake::TOPIC_ALIAS_MAXIMUM),
+            cache: RouteCache::new(Publisher::Connection(mailbox.id())),
+            subscriptions: Subscriptions::new(services.limits.subscriptions),
+            services,
+            mailbox,
+            writer,
+            input,
+            codec,
+            registered,
+            held: None,
+            relief: None,
+            work: SubscriptionWork::default(),
+            has_more,
+            acked: Vec::new(),
+            will: connect.will.clone(),
+            session_expiry_secs: None,
+        };
+        connection.restore(grant.subscriptions);
+        connection
+    }
+
+    async fn run(mut self) {
+        self.services.metrics.connection_opened();
+        let swept = sweep::watch(&self.mailbox);
+        tracing::debug!(client_id = %self.registered.request.client_id, "client connected");
+        let reason = poll_fn(|context| self.poll(context)).await;
+        drop(swept);
+        self.end(reason);
+        close(&self.services, &self.mailbox, self.writer, self.input).await;
+    }
+
+    /// Nothing is delivered or published any more, the will is out and the owner knows: a newer connection may go on.
+    fn end(&mut self, reason: CloseReason) {
+        let client_id = self.registered.request.client_id.clone();
+        tracing::debug!(%client_id, ?reason, "client disconnected");
+        self.mailbox.close(reason);
+        self.services.metrics.connection_closed(match reason {
+            CloseReason::ConnectionLost => ClosedBy::Network,
+            CloseReason::ClientDisconnect(_) => ClosedBy::Client,
+            CloseReason::Broker(_) => ClosedBy::Broker,
+        });
+        self.forget_subscriptions();
+        if reason != CloseReason::ClientDisconnect(ReasonCode::SUCCESS)
+            && let Some(will) = self.will.take()
+        {
+            let expiry_secs = self.session_expiry_secs.unwrap_or(match self.registered.request.lifetime {
+                SessionLifetime::Clean => 0,
+                SessionLifetime::Persistent { expiry_secs } => expiry_secs,
+            });
+            self.services.wills.handle_abnormal_end(&client_id, *will, expiry_secs);
+        }
+        self.services.owner.detach(Detach {
+            client_id,
+            connection: *self.registered.connection.lock(),
+            session_expiry_secs: self.session_expiry_secs,
+        });
+        self.services.registry.end(&self.registered);
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<CloseReason> {
+        for _ in 0..TURNS_PER_POLL {
+            let state = self.mailbox.poll_state(context);
+            if let Some(reason) = state.closing {
+                return Poll::Ready(reason);
+            }
+            if state.must_flush {
+                self.mailbox.flush();
+            }
+            if state.is_blocked && self.writer.as_ref().as_ref().poll_write_ready(context).is_ready() {
+                self.mailbox.handle_writable();
+                continue;
+            }
+            self.poll_work(context);
+            if self.is_paused(context) {
+                self.mailbox.handle_paused();
+                return Poll::Pending;
+            }
+            match self.poll_turn(context) {
+                Poll::Ready(ControlFlow::Continue(())) => {}
+                Poll::Ready(ControlFlow::Break(reason)) => return Poll::Ready(reason),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Whether nothing may be read now. Whatever ends the pause wakes the task.
+    fn is_paused(&mut self, context: &mut Context<'_>) -> bool {
+        if self.work.is_full() {
+            return true;
+        }
+        if self.held.is_none() {
+            return false;
+        }
+        if let Some(relief) = &mut self.relief {
+            if relief.as_mut().poll(context).is_pending() {
+                return true;
+            }
+            self.relief = None;
+        }
+        !self.registered.request.version.is_v5() && self.mailbox.is_window_full()
+    }
+
+    /// One turn: what was held, what is here, else one read; then everything it touched is written.
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<ControlFlow<CloseReason>> {
+        let mut buffer = if self.has_more {
+            self.input.take_rest()
+        } else {
+            match self.input.poll_read(context) {
+                Poll::Ready(Ok(buffer)) => buffer,
+                Poll::Ready(Err(_)) => return Poll::Ready(ControlFlow::Break(CloseReason::ConnectionLost)),
+                Poll::Pending => return Poll::Pending,
+            }
+        };
+        let mut turn = Turn::begin(&self.services.metrics);
+        self.mailbox.handle_received(turn.now_us() / 1_000);
+        let outcome = self.handle_input(&mut buffer, &mut turn);
+        self.input.put_back(buffer);
+        self.report_acked();
+        turn.finish();
+        Poll::Ready(outcome)
+    }
+
+    fn handle_input(&mut self, buffer: &mut BytesMut, turn: &mut Turn) -> ControlFlow<CloseReason> {
+        if let Some(held) = self.held.take() {
+            self.handle_publish(*held, turn)?;
+        }
+        self.has_more = true;
+        while self.held.is_none() && !self.work.is_full() {
+            match self.codec.decode(buffer) {
+                Ok(Some(packet)) => self.handle_packet(packet, turn)?,
+                Ok(None) => {
+                    self.has_more = false;
+                    break;
+                }
+                Err(error) => {
+                    tracing::debug!(client_id = %self.registered.request.client_id, %error, "closing connection");
+                    return ControlFlow::Break(CloseReason::Broker(error.reason()));
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,239 @@
+//! From the first byte to CONNACK: what a client asks for, what it gets, and the word of its owner.
+
+use super::input::Input;
+use super::{Services, will};
+use crate::mailbox::{CloseReason, Mailbox, OpenedClient, Turn};
+use crate::registry::{Registered, TakenOver};
+use bytes::BytesMut;
+use bytestring::ByteString;
+use std::io;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::time::Duration;
+use tidemill_codec::{Codec, DecodeError, DecodeLimits};
+use tidemill_core::attach::{AttachGrant, AttachRequest, Detach, OwnerError, SessionLifetime};
+use tidemill_core::packet::{ConnAck, ConnAckProperties, Connect, Packet, QoS, ReasonCode, Version};
+use tidemill_core::session::timers::KeepAlive;
+
+/// A client has this long to send its CONNECT.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+/// Largest CONNECT: a will and a user property of full size fit.
+const CONNECT_BYTES_MAX: u32 = 256 * 1024;
+/// Topic aliases that a 5.0 client may use.
+pub(super) const TOPIC_ALIAS_MAXIMUM: u16 = 32;
+
+/// A client that was let in.
+pub(super) struct Connected {
+    pub(super) codec: Codec,
+    pub(super) connect: Box<Connect>,
+    pub(super) registered: Arc<Registered>,
+    pub(super) grant: AttachGrant,
+}
+
+/// Why a connection ended before it was let in.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HandshakeError {
+    /// The socket failed or was closed.
+    #[error("socket closed before CONNECT")]
+    Socket(#[from] io::Error),
+    /// The first packet is not a CONNECT that can be served.
+    #[error("bad CONNECT: {0}")]
+    Decode(DecodeError),
+    /// The CONNECT was refused.
+    #[error("CONNECT refused with {0}")]
+    Refused(ReasonCode),
+    /// It was accepted, but a newer connection came first; the client is told with 0x8E.
+    #[error("taken over while attaching")]
+    TakenOver,
+}
+
+/// Reads CONNECT, attaches at the owner and queues CONNACK. What the client must hear of a refusal is queued, too.
+/// Not cancel-safe, but nothing outlives it when it is dropped.
+pub(super) async fn connect(
+    services: &Services,
+    mailbox: &Arc<Mailbox>,
+    input: &mut Input,
+) -> Result<Connected, HandshakeError> {
+    let limits = DecodeLimits {
+        connect_bytes_max: CONNECT_BYTES_MAX.min(services.limits.maximum_packet_bytes),
+        packet_bytes_max: services.limits.maximum_packet_bytes,
+    };
+    let mut codec = Codec::new(limits);
+    let read = tokio::time::timeout(CONNECT_WAIT, read_connect(&mut codec, input)).await;
+    let connect = match read.map_err(io::Error::from)?? {
+        Ok(connect) => connect,
+        Err(error) => {
+            if let Some(farewell) = codec.farewell(&error) {
+                refuse_with(services, mailbox, &codec, &farewell);
+            }
+            return Err(HandshakeError::Decode(error));
+        }
+    };
+    match admit(services, mailbox, &codec, &connect).await {
+        Ok((registered, grant)) => Ok(Connected { codec, connect, registered, grant }),
+        Err(HandshakeError::Refused(reason)) => {
+            let properties = ConnAckProperties::default();
+            let refusal = ConnAck { session_present: false, reason, properties };
+            refuse_with(services, mailbox, &codec, &Packet::ConnAck(Box::new(refusal)));
+            Err(HandshakeError::Refused(reason))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+async fn read_connect(
+    codec: &mut Codec,
+    input: &mut Input,
+) -> Result<Result<Box<Connect>, DecodeError>, io::Error> {
+    loop {
+        let mut bytes: BytesMut = input.read().await?;
+        let decoded = codec.decode(&mut bytes);
+        input.put_back(bytes);
+        match decoded {
+            Ok(Some(Packet::Connect(connect))) => return Ok(Ok(connect)),
+            Ok(Some(_)) => return Ok(Err(DecodeError::Protocol("the first packet is not CONNECT"))),
+            Ok(None) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+}
+
+fn refuse_with(services: &Services, mailbox: &Arc<Mailbox>, codec: &Codec, packet: &Packet) {
+    let mut turn = Turn::begin(&services.metrics);
+    mailbox.set_encoder(codec.encoder());
+    mailbox.send(packet, &mut turn);
+    turn.finish();
+}
+
+async fn admit(
+    services: &Services,
+    mailbox: &Arc<Mailbox>,
+    codec: &Codec,
+    connect: &Connect,
+) -> Result<(Arc<Registered>, AttachGrant), HandshakeError> {
+    check(services, connect).map_err(HandshakeError::Refused)?;
+    let (client_id, is_assigned) = client_id(connect).map_err(HandshakeError::Refused)?;
+    let request = AttachRequest {
+        client_id: client_id.clone(),
+        host: services.own.clone(),
+        version: connect.version,
+        clean_start: connect.clean_start,
+        lifetime: lifetime(services, connect),
+        window: in_flight(services, connect).get(),
+        user: None,
+        will: connect.will.clone(),
+    };
+
+    let attaching = services.registry.begin(&client_id);
+    let grant = services.owner.attach(request.clone()).await;
+    let grant = grant.map_err(|error| HandshakeError::Refused(refusal_of(error)))?;
+
+    services.wills.handle_connect(&client_id, connect.clean_start);
+    let mut turn = Turn::begin(&services.metrics);
+    mailbox.open(OpenedClient {
+        client_id: client_id.clone(),
+        encoder: codec.encoder(),
+        in_flight: in_flight(services, connect),
+        receive_maximum: services.limits.receive_maximum,
+        keep_alive: KeepAlive::of_connect(connect.keep_alive_secs, turn.now_us() / 1_000),
+    });
+    let assigned = (is_assigned && connect.version.is_v5()).then(|| client_id.clone());
+    mailbox.send(&acceptance(services, connect, assigned, grant.session_present), &mut turn);
+    // Only now may messages be delivered: they follow CONNACK.
+    let registered = attaching.complete(Arc::clone(mailbox), request, &grant);
+    turn.finish();
+    match registered {
+        Ok(registered) => Ok((registered, grant)),
+        Err(TakenOver) => {
+            let connection = grant.connection;
+            services.owner.detach(Detach { client_id, connection, session_expiry_secs: None });
+            mailbox.close(CloseReason::Broker(ReasonCode::SESSION_TAKEN_OVER));
+            Err(HandshakeError::TakenOver)
+        }
+    }
+}
+
+fn check(services: &Services, connect: &Connect) -> Result<(), ReasonCode> {
+    if connect.authentication_method.is_some() {
+        return Err(ReasonCode::BAD_AUTHENTICATION_METHOD);
+    }
+    if let Some(will) = &connect.will {
+        // 3.x has no code for it; "not authorized" at least is final.
+        let refusal = |reason| if connect.version.is_v5() { reason } else { ReasonCode::NOT_AUTHORIZED };
+        will::check(will).map_err(refusal)?;
+    }
+    if !services.validity.is_valid() || services.is_stopping() {
+        return Err(ReasonCode::SERVER_UNAVAILABLE);
+    }
+    Ok(())
+}
+
+/// The client id, and whether the broker gave it.
+fn client_id(connect: &Connect) -> Result<(ByteString, bool), ReasonCode> {
+    if !connect.client_id.is_empty() {
+        return Ok((connect.client_id.clone(), false));
+    }
+    if !connect.version.is_v5() && !connect.clean_start {
+        return Err(ReasonCode::CLIENT_IDENTIFIER_NOT_VALID);
+    }
+    let mut random = [0_u8; 16];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+        .map_err(|_| ReasonCode::SERVER_UNAVAILABLE)?;
+    Ok((format!("auto-{:032x}", u128::from_le_bytes(random)).into(), true))
+}
+
+fn lifetime(services: &Services, connect: &Connect) -> SessionLifetime {
+    let maximum = services.max_expiry_secs;
+    let expiry_secs = match connect.version {
+        Version::V5 => connect.session_expiry_secs.unwrap_or(0).min(maximum),
+        Version::V3_1 | Version::V3_1_1 if connect.clean_start => 0,
+        Version::V3_1 | Version::V3_1_1 => maximum,
+    };
+    if expiry_secs == 0 { SessionLifetime::Clean } else { SessionLifetime::Persistent { expiry_secs } }
+}
+
+/// Unacknowledged deliveries: what the client accepts, but not more than a mailbox may hold.
+fn in_flight(services: &Services, connect: &Connect) -> NonZeroU16 {
+    let accepted = match connect.version {
+        Version::V5 => connect.receive_maximum.unwrap_or(NonZeroU16::MAX),
+        Version::V3_1 | Version::V3_1_1 => {
+            NonZeroU16::new(services.limits.in_flight).unwrap_or(NonZeroU16::MIN)
+        }
+    };
+    let most = u16::try_from(services.limits.mailbox_messages).unwrap_or(u16::MAX);
+    NonZeroU16::new(accepted.get().min(most)).unwrap_or(NonZeroU16::MIN)
+}
+
+fn acceptance(
+    services: &Services,
+    connect: &Connect,
+    assigned_client_id: Option<ByteString>,
+    session_present: bool,
+) -> Packet {
+    let asked_secs = connect.session_expiry_secs.unwrap_or(0);
+    let properties = ConnAckProperties {
+        session_expiry_secs: (asked_secs > services.max_expiry_secs).then_some(services.max_expiry_secs),
+        receive_maximum: NonZeroU16::new(services.limits.receive_maximum),
+        maximum_qos: Some(QoS::AtLeastOnce),
+        retain_available: Some(false),
+        maximum_packet_bytes: Some(services.limits.maximum_packet_bytes),
+        assigned_client_id,
+        topic_alias_maximum: TOPIC_ALIAS_MAXIMUM,
+        reason_string: None,
+        wildcard_subscription_available: None,
+        subscription_identifiers_available: None,
+        shared_subscription_available: Some(false),
+        server_keep_alive_secs: None,
+    };
+    let reason = ReasonCode::SUCCESS;
+    Packet::ConnAck(Box::new(ConnAck { session_present, reason, properties }))
+}
+
+fn refusal_of(error: OwnerError) -> ReasonCode {
+    match error {
+        OwnerError::Unavailable => ReasonCode::SERVER_UNAVAILABLE,
+        OwnerError::NotAuthorized => ReasonCode::NOT_AUTHORIZED,
+        OwnerError::TakenOver => ReasonCode::SERVER_BUSY,
+        OwnerError::QuotaExceeded => ReasonCode::QUOTA_EXCEEDED,
+    }
+}

@@ -1,0 +1,134 @@
+//! One packet of a connected client.
+
+use super::Connection;
+use crate::mailbox::{CloseReason, Turn};
+use crate::router::PublishDone;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use tidemill_core::attach::{Acked, QueueId, SessionLifetime};
+use tidemill_core::packet::{Ack, AckKind, Disconnect, Packet, PublishPacket, QoS, ReasonCode};
+use tidemill_core::partition::QueueKind;
+use tidemill_core::session::inbound::PublishRefusal;
+
+impl Connection {
+    pub(super) fn handle_packet(&mut self, packet: Packet, turn: &mut Turn) -> ControlFlow<CloseReason> {
+        match packet {
+            Packet::Publish(publish) => self.handle_publish(publish, turn),
+            Packet::Ack(ack) => {
+                self.handle_ack(&ack, turn);
+                ControlFlow::Continue(())
+            }
+            Packet::Subscribe(_) | Packet::Unsubscribe(_) => {
+                self.begin_work(packet, turn);
+                ControlFlow::Continue(())
+            }
+            Packet::PingReq => {
+                self.mailbox.send(&Packet::PingResp, turn);
+                ControlFlow::Continue(())
+            }
+            Packet::Disconnect(disconnect) => ControlFlow::Break(self.handle_disconnect(&disconnect)),
+            // Extended authentication was refused at CONNECT; the rest only a broker sends, or only comes first.
+            Packet::Auth(_)
+            | Packet::Connect(_)
+            | Packet::ConnAck(_)
+            | Packet::SubAck(_)
+            | Packet::UnsubAck(_)
+            | Packet::PingResp => ControlFlow::Break(CloseReason::Broker(ReasonCode::PROTOCOL_ERROR)),
+        }
+    }
+
+    /// The way of a PUBLISH: wait if it must, open its ticket, let the session check it, route it.
+    pub(super) fn handle_publish(
+        &mut self,
+        publish: PublishPacket,
+        turn: &mut Turn,
+    ) -> ControlFlow<CloseReason> {
+        if publish.qos != QoS::AtMostOnce && self.must_wait() {
+            self.held = Some(Box::new(publish));
+            return ControlFlow::Continue(());
+        }
+        turn.count_received(publish.qos, publish.payload.len());
+        let ticket = match (publish.qos, publish.packet_id) {
+            (QoS::AtLeastOnce, Some(packet_id)) => match self.mailbox.open_ticket(packet_id, turn) {
+                Some(ticket) => Some(ticket),
+                None => {
+                    return ControlFlow::Break(CloseReason::Broker(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
+                }
+            },
+            // QoS 2 is refused by the session.
+            (QoS::AtMostOnce | QoS::AtLeastOnce | QoS::ExactlyOnce, _) => None,
+        };
+        let publisher = &self.registered.request.client_id;
+        match (self.inbound.handle_publish(publish, publisher, turn.now_ms()), ticket) {
+            (Ok(message), ticket) => {
+                let done = match ticket {
+                    Some(ticket) => PublishDone::Ticket(&self.mailbox, ticket),
+                    None => PublishDone::Nobody,
+                };
+                self.services.router.publish(&Arc::new(message), &mut self.cache, done, turn);
+                ControlFlow::Continue(())
+            }
+            (Err(PublishRefusal::Answer(reason)), Some(ticket)) => {
+                self.mailbox.complete(ticket, reason, turn);
+                ControlFlow::Continue(())
+            }
+            (Err(PublishRefusal::Answer(reason) | PublishRefusal::Close(reason)), _) => {
+                ControlFlow::Break(CloseReason::Broker(reason))
+            }
+        }
+    }
+
+    /// A 3.x client does not know how much it may send, so it waits; everybody waits for a log that is behind.
+    fn must_wait(&mut self) -> bool {
+        let log = self.services.router.log();
+        if log.is_congested() {
+            self.relief = Some(log.relieved());
+            return true;
+        }
+        !self.registered.request.version.is_v5() && self.mailbox.is_window_full()
+    }
+
+    fn handle_ack(&mut self, ack: &Ack, turn: &mut Turn) {
+        let answer = match ack.kind {
+            AckKind::PubAck => {
+                if self.mailbox.handle_ack(ack.packet_id, turn, &mut self.acked).is_err() {
+                    self.services.metrics.count_unknown_ack();
+                }
+                return;
+            }
+            // Nothing is delivered at QoS 2 and no QoS 2 publish is taken: these packet ids are never in use.
+            AckKind::PubRec => AckKind::PubRel,
+            AckKind::PubRel => AckKind::PubComp,
+            AckKind::PubComp => return self.services.metrics.count_unknown_ack(),
+        };
+        self.services.metrics.count_unknown_ack();
+        let not_found = Ack::new(answer, ack.packet_id, ReasonCode::PACKET_IDENTIFIER_NOT_FOUND);
+        self.mailbox.send(&Packet::Ack(not_found), turn);
+    }
+
+    fn handle_disconnect(&mut self, disconnect: &Disconnect) -> CloseReason {
+        if let Some(expiry_secs) = disconnect.session_expiry_secs {
+            if expiry_secs > 0 && self.registered.request.lifetime == SessionLifetime::Clean {
+                return CloseReason::Broker(ReasonCode::PROTOCOL_ERROR);
+            }
+            self.session_expiry_secs = Some(expiry_secs.min(self.services.max_expiry_secs));
+        }
+        // Any other reason than a normal end asks for the will (MQTT 5.0 section 3.14.4).
+        CloseReason::ClientDisconnect(disconnect.reason)
+    }
+
+    /// Tells the owner what the client is done with, once for each turn.
+    pub(super) fn report_acked(&mut self) {
+        if self.acked.is_empty() {
+            return;
+        }
+        let name = self.registered.request.client_id.clone();
+        let partition = self.services.partitioning.partition_of(QueueKind::Session, &name);
+        self.services.owner.acked(Acked {
+            queue: QueueId { kind: QueueKind::Session, name, number: self.registered.session },
+            partition,
+            connection: *self.registered.connection.lock(),
+            offsets: std::mem::take(&mut self.acked),
+        });
+    }
+}

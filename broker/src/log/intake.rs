@@ -1,0 +1,186 @@
+//! Takes appends in order and hands them in batches to the one committer thread of a log.
+
+use super::congestion::Congestion;
+use super::{AppendDone, AppendError, BuildRecord, Sequence};
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use tidemill_core::partition::{Partition, Partitioning};
+
+/// An append that has its place in the order of its partition.
+pub(super) struct PendingAppend {
+    pub(super) partition: Partition,
+    pub(super) bytes: Bytes,
+    pub(super) done: AppendDone,
+}
+
+/// Whether the intake takes appends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Yes.
+    Open,
+    /// No: what was taken before is still committed, later appends are answered `Closed`.
+    Closing,
+    /// All handles are gone: the committer ends.
+    Ended,
+}
+
+/// What the committer does next.
+pub(super) struct Batch {
+    /// To be committed, in this order.
+    pub(super) appends: Vec<PendingAppend>,
+    /// To be answered at once.
+    pub(super) answers: Vec<(AppendDone, AppendError)>,
+    pub(super) phase: Phase,
+}
+
+/// The bound of one batch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchLimit {
+    pub(super) records: usize,
+    /// Reached, not exceeded by more than one record.
+    pub(super) bytes: usize,
+}
+
+/// The queue between all appenders and the committer. Bounded by the callers' windows, which stop when
+/// [`Intake::congestion`] says so.
+pub(super) struct Intake {
+    /// The next sequence number of each partition. Held over building and queueing: this is the partition's order.
+    sequences: Vec<Mutex<Sequence>>,
+    queue: Mutex<Queue>,
+    arrived: Condvar,
+    record_bytes_max: usize,
+    pub(super) congestion: Congestion,
+}
+
+struct Queue {
+    appends: VecDeque<PendingAppend>,
+    answers: Vec<(AppendDone, AppendError)>,
+    phase: Phase,
+    poked: bool,
+}
+
+impl Intake {
+    pub(super) fn new(partitioning: Partitioning, record_bytes_max: usize) -> Self {
+        let first = Sequence { producer: 1, sequence: 0 };
+        let queue = Queue { appends: VecDeque::new(), answers: Vec::new(), phase: Phase::Open, poked: false };
+        Self {
+            sequences: partitioning.partitions().map(|_| Mutex::new(first)).collect(),
+            queue: Mutex::new(queue),
+            arrived: Condvar::new(),
+            record_bytes_max,
+            congestion: Congestion::new(),
+        }
+    }
+
+    /// Gives the record its sequence number and queues it. `done` is never called from here.
+    pub(super) fn append(&self, partition: Partition, build: BuildRecord<'_>, done: AppendDone) {
+        let Some(sequence) = self.sequences.get(usize::from(partition.0)) else {
+            let reason = "there is no such partition".to_owned();
+            return self.answer(done, AppendError::Refused { partition: partition.0, bytes: 0, reason });
+        };
+        let mut sequence = sequence.lock();
+        let bytes = build(*sequence);
+        if bytes.len() > self.record_bytes_max {
+            let reason = format!("larger than {} bytes", self.record_bytes_max);
+            return self
+                .answer(done, AppendError::Refused { partition: partition.0, bytes: bytes.len(), reason });
+        }
+        let mut queue = self.queue.lock();
+        if queue.phase == Phase::Open {
+            sequence.sequence += 1;
+            self.congestion.add(bytes.len());
+            queue.appends.push_back(PendingAppend { partition, bytes, done });
+        } else {
+            queue.answers.push((done, AppendError::Closed));
+        }
+        self.arrived.notify_one();
+    }
+
+    fn answer(&self, done: AppendDone, error: AppendError) {
+        self.queue.lock().answers.push((done, error));
+        self.arrived.notify_one();
+    }
+
+    /// Waits until there is something to do and takes it. For the committer alone.
+    pub(super) fn next_batch(&self, limit: BatchLimit) -> Batch {
+        let mut queue = self.queue.lock();
+        let seen = queue.phase;
+        while queue.appends.is_empty()
+            && queue.answers.is_empty()
+            && !queue.poked
+            && queue.phase == seen
+            && queue.phase != Phase::Ended
+        {
+            self.arrived.wait(&mut queue);
+        }
+        let mut bytes = 0;
+        let mut appends = Vec::new();
+        while bytes < limit.bytes && appends.len() < limit.records {
+            let Some(append) = queue.appends.pop_front() else { break };
+            bytes += append.bytes.len();
+            appends.push(append);
+        }
+        // The end of the intake is told with its last append, so nothing may be left behind it.
+        queue.poked = !queue.appends.is_empty() && queue.phase != Phase::Open;
+        let phase = if queue.poked { Phase::Open } else { queue.phase };
+        Batch { appends, answers: std::mem::take(&mut queue.answers), phase }
+    }
+
+    /// Wakes the committer although nothing was appended.
+    pub(super) fn poke(&self) {
+        self.queue.lock().poked = true;
+        self.arrived.notify_one();
+    }
+
+    /// Waits until poked, closed or the time is over; appends do not wake it. For the committer alone.
+    pub(super) fn pause(&self, time: std::time::Duration) {
+        let deadline = std::time::Instant::now() + time;
+        let mut queue = self.queue.lock();
+        while !queue.poked
+            && queue.phase == Phase::Open
+            && !self.arrived.wait_until(&mut queue, deadline).timed_out()
+        {}
+        if queue.phase == Phase::Open {
+            queue.poked = false;
+        }
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.queue.lock().phase
+    }
+
+    /// Takes no more appends.
+    pub(super) fn close(&self) {
+        self.advance(Phase::Closing);
+    }
+
+    /// Lets the committer end.
+    pub(super) fn end(&self) {
+        self.advance(Phase::Ended);
+    }
+
+    fn advance(&self, phase: Phase) {
+        let mut queue = self.queue.lock();
+        if queue.phase != Phase::Ended {
+            queue.phase = phase;
+        }
+        queue.poked = true;
+        self.arrived.notify_all();
+    }
+
+    /// Takes everything that waits and starts the next producer number: its appends count from 0 again. For the
+    /// committer alone.
+    pub(super) fn restart_producer(&self) -> Vec<PendingAppend> {
+        let mut sequences: Vec<_> = self.sequences.iter().map(Mutex::lock).collect();
+        for sequence in &mut sequences {
+            **sequence = Sequence { producer: sequence.producer + 1, sequence: 0 };
+        }
+        self.queue.lock().appends.drain(..).collect()
+    }
+
+    /// Takes everything that waits. For the committer alone, when nothing can be committed any more.
+    pub(super) fn take_all(&self) -> Vec<PendingAppend> {
+        self.queue.lock().appends.drain(..).collect()
+    }
+}

@@ -1,0 +1,357 @@
+//! The mailbox of a connection *is* its outbound state: the outbound half of the session, the window of its
+//! unacknowledged publishes and a byte buffer, under one lock. Whoever delivers or completes locks it, encodes the
+//! packet into the buffer and remembers the mailbox in its [`Turn`]; at the end of the turn each such mailbox is
+//! written once, by whoever delivered. The connection's own task wakes only when the socket does not take the bytes.
+
+mod buffer;
+mod deliver;
+mod flush;
+mod turn;
+
+pub use deliver::{LiveDelivery, QueueDeliveries, TakenDeliveries};
+pub use flush::{Flush, Probe};
+pub use turn::Turn;
+pub(crate) use turn::{monotonic_us, unix_ms};
+
+use crate::metrics::Metrics;
+use buffer::OutBuffer;
+use bytestring::ByteString;
+use parking_lot::Mutex;
+use std::fmt;
+use std::num::NonZeroU16;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Waker};
+use tidemill_codec::Encoder;
+use tidemill_core::packet::{Ack, AckKind, Packet, PacketId, ReasonCode, Version};
+use tidemill_core::partition::Offset;
+use tidemill_core::session::inbound::{AckWindow, Ticket};
+use tidemill_core::session::outbound::{Outbound, Source, UnknownPacketId};
+use tidemill_core::session::timers::KeepAlive;
+
+/// Bounds of every mailbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MailboxLimits {
+    /// Messages that wait for one connection.
+    pub messages: usize,
+    /// Bytes that wait for one connection.
+    pub bytes: usize,
+}
+
+/// What all mailboxes of a broker share.
+pub struct MailboxContext {
+    /// Their bounds.
+    pub limits: MailboxLimits,
+    /// Where drops and latencies are counted.
+    pub metrics: Metrics,
+    /// Whether this broker may acknowledge; asked just before each acknowledgement.
+    pub may_acknowledge: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for MailboxContext {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("MailboxContext").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+/// Why a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The client closed its socket or the socket failed.
+    ConnectionLost,
+    /// The client sent DISCONNECT; 0x04 asks for the will.
+    ClientDisconnect(ReasonCode),
+    /// The broker ends it and says why (5.0).
+    Broker(ReasonCode),
+}
+
+/// One connection's mailbox. Share it behind an `Arc`; after [`Mailbox::end`] it takes nothing and holds no socket.
+#[derive(Debug)]
+pub struct Mailbox {
+    id: u64,
+    context: Arc<MailboxContext>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    client_id: ByteString,
+    encoder: Encoder,
+    outbound: Outbound,
+    window: AckWindow,
+    keep_alive: KeepAlive,
+    buffer: OutBuffer,
+    /// `None` after the connection has ended.
+    flush: Option<Flush>,
+    waker: Option<Waker>,
+    closing: Option<CloseReason>,
+    /// Some turn will flush it.
+    is_dirty: bool,
+    /// The connection's task is to flush it: an acknowledgement was queued outside of any turn.
+    is_left_to_task: bool,
+    /// Some thread writes to the socket, without the lock.
+    is_writing: bool,
+    /// The socket took no more; the connection's task waits for it.
+    is_blocked: bool,
+}
+
+/// What the connection's task must know before it goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MailboxState {
+    /// The connection is to end.
+    pub closing: Option<CloseReason>,
+    /// Something was queued that no turn will write: call [`Mailbox::flush`]. Told once.
+    pub must_flush: bool,
+    /// The socket took no more bytes: wait until it is writable, then [`Mailbox::handle_writable`].
+    pub is_blocked: bool,
+    /// As many publishes are unacknowledged as may be.
+    pub is_window_full: bool,
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+
+impl Mailbox {
+    /// A mailbox for a connection that was just accepted: it knows no client yet.
+    #[must_use]
+    pub fn new(context: Arc<MailboxContext>, flush: Flush) -> Arc<Self> {
+        let inner = Inner {
+            client_id: ByteString::new(),
+            encoder: Encoder::new(Version::V3_1_1, None),
+            outbound: Outbound::new(NonZeroU16::MIN),
+            window: AckWindow::new(1),
+            keep_alive: KeepAlive::limit(0, 0),
+            buffer: OutBuffer::default(),
+            flush: Some(flush),
+            waker: None,
+            closing: None,
+            is_dirty: false,
+            is_left_to_task: false,
+            is_writing: false,
+            is_blocked: false,
+        };
+        let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { id, context, inner: Mutex::new(inner) })
+    }
+
+    /// Unique among all connections of this process.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Client id; empty before CONNECT.
+    #[must_use]
+    pub fn client_id(&self) -> ByteString {
+        self.inner.lock().client_id.clone()
+    }
+
+    /// The CONNECT was accepted: from now on messages are delivered as the client speaks.
+    pub fn open(&self, client: OpenedClient) {
+        let mut inner = self.inner.lock();
+        inner.client_id = client.client_id;
+        inner.encoder = client.encoder;
+        inner.outbound = Outbound::new(client.in_flight);
+        inner.window = AckWindow::new(client.receive_maximum);
+        inner.keep_alive = client.keep_alive;
+    }
+
+    /// Sets how to write to a client that is refused.
+    pub fn set_encoder(&self, encoder: Encoder) {
+        self.inner.lock().encoder = encoder;
+    }
+
+    /// Queues a packet that carries no message. A packet that the client does not accept ends the connection.
+    pub fn send(self: &Arc<Self>, packet: &Packet, turn: &mut Turn) {
+        let mut inner = self.inner.lock();
+        let encoder = inner.encoder;
+        if let Err(error) = encoder.encode(packet, inner.buffer.back().encode_into(0)) {
+            tracing::debug!(%error, "packet cannot be sent; closing connection");
+            inner.closing.get_or_insert(CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE));
+        }
+        self.mark_dirty(&mut inner, turn);
+    }
+
+    /// Queues the last packet: a 5.0 DISCONNECT. 3.x clients are not told why.
+    pub fn send_farewell(self: &Arc<Self>, packet: &Packet, turn: &mut Turn) {
+        if self.inner.lock().encoder.version().is_v5() {
+            self.send(packet, turn);
+        }
+    }
+
+    /// Opens a ticket for a QoS > 0 PUBLISH; `None` when the receive maximum is used up.
+    pub fn open_ticket(&self, packet_id: PacketId, turn: &Turn) -> Option<Ticket> {
+        self.inner.lock().window.open(packet_id, turn.now_us())
+    }
+
+    /// A publish ended, on the thread of `turn`: its acknowledgement leaves with the turn, if its predecessors have
+    /// left. Nothing leaves, and the connection ends, when this broker may no longer acknowledge.
+    pub fn complete(self: &Arc<Self>, ticket: Ticket, reason: ReasonCode, turn: &mut Turn) {
+        let mut inner = self.inner.lock();
+        inner.window.complete(ticket, reason);
+        if self.encode_acks(&mut inner, turn.now_us()) {
+            self.mark_dirty(&mut inner, turn);
+        }
+    }
+
+    /// A publish ended, on any other thread: the connection's task writes its acknowledgement together with those that
+    /// end meanwhile.
+    pub fn complete_elsewhere(&self, ticket: Ticket, reason: ReasonCode) {
+        let mut inner = self.inner.lock();
+        inner.window.complete(ticket, reason);
+        if self.encode_acks(&mut inner, monotonic_us()) {
+            inner.is_left_to_task = true;
+            wake(inner);
+        }
+    }
+
+    /// The client acknowledged a delivery; what waited for room follows. Offsets of the queue that the client needs no
+    /// more go to `done`, for the caller to report.
+    ///
+    /// # Errors
+    ///
+    /// [`UnknownPacketId`]: nothing changed.
+    pub fn handle_ack(
+        self: &Arc<Self>,
+        packet_id: PacketId,
+        turn: &mut Turn,
+        done: &mut Vec<Offset>,
+    ) -> Result<(), UnknownPacketId> {
+        let mut inner = self.inner.lock();
+        match inner.outbound.handle_ack(packet_id)? {
+            Source::Live => {}
+            Source::Queue(offset) => done.push(offset),
+        }
+        if deliver::encode_pending(&mut inner, &self.context, turn, done) {
+            self.mark_dirty(&mut inner, turn);
+        }
+        Ok(())
+    }
+
+    /// Asks the connection to end. The first reason counts.
+    pub fn close(&self, reason: CloseReason) {
+        let mut inner = self.inner.lock();
+        inner.closing.get_or_insert(reason);
+        wake(inner);
+    }
+
+    /// Something came from the client.
+    pub fn handle_received(&self, now_ms: u64) {
+        self.inner.lock().keep_alive.handle_received(now_ms);
+    }
+
+    /// The broker does not read from the client for a while.
+    pub fn handle_paused(&self) {
+        self.inner.lock().keep_alive.handle_paused();
+    }
+
+    /// Ends the connection if the client was silent for too long.
+    pub fn sweep(&self, now_ms: u64) {
+        let expired = self.inner.lock().keep_alive.is_expired(now_ms);
+        if expired {
+            self.close(CloseReason::Broker(ReasonCode::KEEP_ALIVE_TIMEOUT));
+        }
+    }
+
+    /// For the connection's task: what it must know, and its waker.
+    pub fn poll_state(&self, context: &mut Context<'_>) -> MailboxState {
+        let mut inner = self.inner.lock();
+        if !inner.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            inner.waker = Some(context.waker().clone());
+        }
+        MailboxState {
+            must_flush: std::mem::take(&mut inner.is_left_to_task),
+            closing: inner.closing,
+            is_blocked: inner.is_blocked,
+            is_window_full: inner.window.is_full(),
+        }
+    }
+
+    /// Why the connection is to end, if it is.
+    #[must_use]
+    pub fn closing(&self) -> Option<CloseReason> {
+        self.inner.lock().closing
+    }
+
+    /// Whether as many publishes are unacknowledged as may be.
+    #[must_use]
+    pub fn is_window_full(&self) -> bool {
+        self.inner.lock().window.is_full()
+    }
+
+    /// Offsets that are in flight and offsets that are done, for re-attach.
+    #[must_use]
+    pub fn offsets(&self) -> (Vec<Offset>, Vec<Offset>) {
+        let inner = self.inner.lock();
+        (inner.outbound.in_flight_offsets(), inner.outbound.done_offsets())
+    }
+
+    /// Whether nothing waits for the socket.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.inner.lock().buffer.unsent_bytes() == 0
+    }
+
+    /// The connection has ended: gives up socket, buffers and all that was in flight. Later deliveries vanish.
+    pub fn end(&self) {
+        let mut inner = self.inner.lock();
+        inner.flush = None;
+        inner.waker = None;
+        inner.outbound.clear();
+        inner.window = AckWindow::new(1);
+        inner.buffer = OutBuffer::default();
+        inner.closing.get_or_insert(CloseReason::ConnectionLost);
+    }
+
+    fn mark_dirty(self: &Arc<Self>, inner: &mut Inner, turn: &mut Turn) {
+        if !inner.is_dirty {
+            inner.is_dirty = true;
+            turn.remember(Arc::clone(self));
+        }
+    }
+
+    /// Encodes every acknowledgement whose turn it is. True if there was one.
+    fn encode_acks(&self, inner: &mut Inner, now_us: u64) -> bool {
+        if inner.closing.is_some() || inner.flush.is_none() {
+            return false;
+        }
+        let mut is_any = false;
+        while let Some(ready) = inner.window.poll_ack() {
+            if !(self.context.may_acknowledge)() {
+                inner.closing = Some(CloseReason::Broker(ReasonCode::SERVER_SHUTTING_DOWN));
+                return true;
+            }
+            is_any = true;
+            let ack = Ack::new(AckKind::PubAck, ready.packet_id, ready.reason);
+            let encoder = inner.encoder;
+            if encoder.encode_ack(&ack, inner.buffer.back().encode_into(0)).is_err() {
+                inner.closing = Some(CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE));
+            }
+            self.context.metrics.observe_publish(now_us.saturating_sub(ready.opened_at));
+        }
+        is_any
+    }
+}
+
+/// What is known of a client when its CONNECT was accepted.
+#[derive(Debug)]
+pub struct OpenedClient {
+    /// Client id, given or assigned.
+    pub client_id: ByteString,
+    /// How to write to it.
+    pub encoder: Encoder,
+    /// Unacknowledged deliveries it accepts.
+    pub in_flight: NonZeroU16,
+    /// Unacknowledged publishes it may have.
+    pub receive_maximum: u16,
+    /// How long it may be silent.
+    pub keep_alive: KeepAlive,
+}
+
+/// Wakes the connection's task after the lock is released.
+fn wake(inner: parking_lot::MutexGuard<'_, Inner>) {
+    let waker = inner.waker.clone();
+    drop(inner);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}

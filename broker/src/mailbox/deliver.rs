@@ -1,0 +1,231 @@
+//! Messages into a mailbox.
+
+use super::buffer::SHARED_PAYLOAD_BYTES_MIN;
+use super::{CloseReason, Inner, Mailbox, MailboxContext, Turn};
+use crate::metrics::DropReason;
+use std::sync::Arc;
+use tidemill_codec::{EncodeError, PublishParts};
+use tidemill_core::attach::Delivery;
+use tidemill_core::message::Message;
+use tidemill_core::packet::{PacketId, QoS, ReasonCode};
+use tidemill_core::partition::Offset;
+use tidemill_core::session::outbound::{Admission, PendingDelivery, Source};
+
+/// One message for one client, from memory.
+#[derive(Debug, Clone, Copy)]
+pub struct LiveDelivery<'a> {
+    /// What was published.
+    pub message: &'a Arc<Message>,
+    /// QoS of this delivery.
+    pub qos: QoS,
+    /// Retain flag of the PUBLISH.
+    pub retain: bool,
+    /// 5.0: the client's subscription identifiers that matched.
+    pub identifiers: Option<&'a Arc<[u32]>>,
+}
+
+/// Messages of a session's queue.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueDeliveries<'a> {
+    /// In offset order.
+    pub deliveries: &'a [Delivery],
+}
+
+/// What became of [`QueueDeliveries`].
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct TakenDeliveries {
+    /// Offsets that the client needs no more: done before, expired, or larger than it accepts. Report them.
+    pub done: Vec<Offset>,
+}
+
+impl Mailbox {
+    /// Delivers one message from memory. At the bound a QoS 0 message is dropped and counted, and a client that does
+    /// not take its QoS > 0 messages is closed with 0x97.
+    pub fn deliver(self: &Arc<Self>, delivery: LiveDelivery<'_>, turn: &mut Turn) {
+        let mut inner = self.inner.lock();
+        if inner.closing.is_some() || inner.flush.is_none() {
+            return;
+        }
+        if self.is_full(&inner, delivery.message.bytes()) {
+            return self.handle_full(inner, delivery.qos);
+        }
+        match inner.outbound.admit(delivery.qos, Source::Live) {
+            Admission::Send(packet_id) => {
+                let outgoing = Outgoing {
+                    message: delivery.message,
+                    qos: delivery.qos,
+                    retain: delivery.retain,
+                    dup: false,
+                    packet_id,
+                    identifiers: delivery.identifiers.map_or(&[], |identifiers| identifiers),
+                };
+                encode(&mut inner, &self.context, outgoing, turn);
+                self.mark_dirty(&mut inner, turn);
+            }
+            Admission::Wait => inner.outbound.push_pending(PendingDelivery {
+                message: Arc::clone(delivery.message),
+                qos: delivery.qos,
+                retain: delivery.retain,
+                dup: false,
+                identifiers: delivery.identifiers.cloned(),
+                source: Source::Live,
+            }),
+            Admission::InFlight | Admission::Done => {
+                debug_assert!(false, "a live delivery has no offset");
+            }
+        }
+    }
+
+    /// Delivers messages of the session's queue. Bounded by the window that the owner was told; what is in flight or
+    /// done is not sent again.
+    pub fn deliver_queue(
+        self: &Arc<Self>,
+        deliveries: QueueDeliveries<'_>,
+        turn: &mut Turn,
+    ) -> TakenDeliveries {
+        let mut taken = TakenDeliveries::default();
+        let mut inner = self.inner.lock();
+        if inner.closing.is_some() || inner.flush.is_none() {
+            return taken;
+        }
+        for delivery in deliveries.deliveries {
+            let source = Source::Queue(delivery.offset);
+            match inner.outbound.admit(delivery.qos, source) {
+                Admission::Send(packet_id) => {
+                    let outgoing = Outgoing {
+                        message: &delivery.record.message,
+                        qos: delivery.qos,
+                        retain: delivery.retain,
+                        dup: delivery.redelivery,
+                        packet_id,
+                        identifiers: &delivery.identifiers,
+                    };
+                    taken.done.extend(encode(&mut inner, &self.context, outgoing, turn));
+                }
+                Admission::Wait => inner.outbound.push_pending(PendingDelivery {
+                    message: Arc::new(delivery.record.message.clone()),
+                    qos: delivery.qos,
+                    retain: delivery.retain,
+                    dup: delivery.redelivery,
+                    identifiers: (!delivery.identifiers.is_empty())
+                        .then(|| delivery.identifiers.as_slice().into()),
+                    source,
+                }),
+                Admission::InFlight => {}
+                Admission::Done => taken.done.push(delivery.offset),
+            }
+        }
+        self.mark_dirty(&mut inner, turn);
+        taken
+    }
+
+    fn is_full(&self, inner: &Inner, bytes: usize) -> bool {
+        let limits = self.context.limits;
+        let waiting = inner.buffer.unsent_bytes() + inner.outbound.pending_bytes();
+        let messages = inner.buffer.unsent_messages() + inner.outbound.pending_count();
+        // An empty mailbox takes any message, however large.
+        messages >= limits.messages || (waiting > 0 && waiting + bytes > limits.bytes)
+    }
+
+    fn handle_full(&self, mut inner: parking_lot::MutexGuard<'_, Inner>, qos: QoS) {
+        if qos == QoS::AtMostOnce {
+            self.context.metrics.count_drop(DropReason::MailboxFull);
+            return;
+        }
+        self.context.metrics.count_drop(DropReason::SlowClientClosed);
+        inner.closing = Some(CloseReason::Broker(ReasonCode::QUOTA_EXCEEDED));
+        super::wake(inner);
+    }
+}
+
+/// Encodes what waited for room in the client's receive maximum. True if there was something.
+pub(super) fn encode_pending(
+    inner: &mut Inner,
+    context: &MailboxContext,
+    turn: &mut Turn,
+    done: &mut Vec<Offset>,
+) -> bool {
+    let mut is_any = false;
+    while let Some((packet_id, pending)) = inner.outbound.poll_pending() {
+        let outgoing = Outgoing {
+            message: &pending.message,
+            qos: pending.qos,
+            retain: pending.retain,
+            dup: pending.dup,
+            packet_id: Some(packet_id),
+            identifiers: pending.identifiers.as_deref().unwrap_or(&[]),
+        };
+        done.extend(encode(inner, context, outgoing, turn));
+        is_any = true;
+    }
+    is_any
+}
+
+struct Outgoing<'a> {
+    message: &'a Message,
+    qos: QoS,
+    retain: bool,
+    dup: bool,
+    packet_id: Option<PacketId>,
+    identifiers: &'a [u32],
+}
+
+/// Encodes one PUBLISH. A message that has expired or that the client does not accept is dropped for it alone; the
+/// offset to report then, if it came from a queue.
+fn encode(
+    inner: &mut Inner,
+    context: &MailboxContext,
+    outgoing: Outgoing<'_>,
+    turn: &mut Turn,
+) -> Option<Offset> {
+    let message = outgoing.message;
+    let remaining_secs = message.remaining_expiry_secs(turn.now_ms());
+    if remaining_secs == Some(0) {
+        context.metrics.count_drop(DropReason::Expired);
+        return not_written(inner, outgoing.packet_id);
+    }
+    let parts = PublishParts {
+        dup: outgoing.dup,
+        retain: outgoing.retain,
+        qos: outgoing.qos,
+        packet_id: outgoing.packet_id,
+        topic: message.topic.as_str(),
+        topic_alias: None,
+        payload: &message.payload,
+        properties: message.properties.as_deref(),
+        message_expiry_secs: remaining_secs,
+        subscription_identifiers: outgoing.identifiers,
+    };
+    let encoder = inner.encoder;
+    let chunk = inner.buffer.back();
+    let outcome = if message.payload.len() > SHARED_PAYLOAD_BYTES_MIN {
+        let outcome = encoder.encode_publish_head(&parts, chunk.encode_into(1));
+        if outcome.is_ok() {
+            chunk.push_shared(message.payload.clone());
+        }
+        outcome
+    } else {
+        encoder.encode_publish(&parts, chunk.encode_into(1))
+    };
+    match outcome {
+        Ok(()) => {
+            turn.count_sent(outgoing.qos, message.payload.len());
+            None
+        }
+        Err(error) => {
+            chunk.uncount_message();
+            context.metrics.count_drop(match error {
+                EncodeError::TooLarge { .. } => DropReason::LargerThanClientAccepts,
+                EncodeError::Unrepresentable(_) => DropReason::Unrepresentable,
+            });
+            not_written(inner, outgoing.packet_id)
+        }
+    }
+}
+
+fn not_written(inner: &mut Inner, packet_id: Option<PacketId>) -> Option<Offset> {
+    match inner.outbound.handle_not_written(packet_id?)? {
+        Source::Live => None,
+        Source::Queue(offset) => Some(offset),
+    }
+}

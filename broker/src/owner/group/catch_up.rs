@@ -1,0 +1,264 @@
+//! Queues behind their partition's head: served from the newest records in memory, else by a reader of their own,
+//! which ends when the queue has reached the head.
+
+use super::job::Jobs;
+use super::partition_run::PartitionRun;
+use super::{Group, Queues};
+use crate::log::{LogReader, ReadError, ReadEvent};
+use crate::owner::parts::OwnerParts;
+use futures::future::AbortHandle;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use tidemill_core::partition::{Offset, Partition};
+use tidemill_core::queue::partition::QueueSlot;
+use tidemill_core::queue::partition::offer::{CatchUp, ReadBehind};
+use tidemill_core::record::Record;
+use tracing::warn;
+
+/// Readers behind the head of one partition at the same time. Each holds at most one chunk of records.
+const READERS_MAX: usize = 16;
+/// Records given to queues behind the head in one turn of the group.
+const TURN_RECORDS_MAX: usize = 2_048;
+/// Records given to one queue in one turn.
+const QUEUE_RECORDS_MAX: usize = 256;
+/// Queues looked at in one turn.
+const TURN_QUEUES_MAX: usize = 256;
+/// Distance from which a new reader is cheaper than reading on.
+const JUMP_MIN: Offset = 4_096;
+/// Pause before a read that failed is repeated.
+const READ_RETRY: Duration = Duration::from_millis(200);
+
+/// The readers behind the head of one partition.
+#[derive(Default)]
+pub(super) struct CatchUps {
+    by_slot: BTreeMap<QueueSlot, Reading>,
+    last: Option<QueueSlot>,
+}
+
+/// One queue's reader.
+struct Reading {
+    ticket: u64,
+    /// Everything below was offered to the queue, from where the reader began.
+    position: Offset,
+    /// Read and not offered yet.
+    records: VecDeque<(Offset, Arc<Record>)>,
+    /// `None` while a read is under way.
+    reader: Option<Box<dyn LogReader>>,
+    /// Ends the read that is under way.
+    abort: Option<AbortHandle>,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if let Some(abort) = &self.abort {
+            abort.abort();
+        }
+    }
+}
+
+impl CatchUps {
+    /// The queue has a new receiver, or none: its reader stands at the wrong place.
+    pub(super) fn forget(&mut self, slot: QueueSlot) {
+        self.by_slot.remove(&slot);
+    }
+
+    fn slot_of(&self, ticket: u64) -> Option<QueueSlot> {
+        self.by_slot.iter().find(|(_, reading)| reading.ticket == ticket).map(|(slot, _)| *slot)
+    }
+}
+
+impl Group {
+    /// Gives queues behind the head their next records, within the bounds of one turn.
+    pub(super) fn catch_up(&mut self) {
+        let now_ms = self.parts.surroundings.now_ms();
+        let Queues::Loaded(partitions) = &mut self.queues else { return };
+        for run in partitions.values_mut().filter(|run| !run.is_refused()) {
+            let mut turn = Turn { parts: &self.parts, jobs: &mut self.jobs, now_ms, left: TURN_RECORDS_MAX };
+            turn.continue_readings(run);
+            turn.visit_lagging(run);
+            // What was given may not be all: look again.
+            self.has_more |= turn.left < TURN_RECORDS_MAX;
+            self.parts.metrics.records_lost.inc_by(run.queues.take_lost());
+            self.parts.metrics.expired_messages.inc_by(run.queues.take_expired());
+        }
+    }
+
+    /// A read behind the head ended.
+    pub(super) fn handle_caught_up(
+        &mut self,
+        partition: Partition,
+        ticket: u64,
+        reader: Box<dyn LogReader>,
+        event: Result<ReadEvent, ReadError>,
+    ) {
+        let now_ms = self.parts.surroundings.now_ms();
+        let parts = Arc::clone(&self.parts);
+        let Queues::Loaded(partitions) = &mut self.queues else { return };
+        let Some(run) = partitions.get_mut(&partition).filter(|run| !run.is_refused()) else { return };
+        let Some(slot) = run.catch_ups.slot_of(ticket) else { return };
+        let mut turn = Turn { parts: &parts, jobs: &mut self.jobs, now_ms, left: TURN_RECORDS_MAX };
+        turn.handle_event(run, slot, reader, event);
+    }
+}
+
+/// One turn of catching up.
+struct Turn<'a> {
+    parts: &'a OwnerParts,
+    jobs: &'a mut Jobs,
+    now_ms: u64,
+    left: usize,
+}
+
+impl Turn<'_> {
+    /// Goes on with the readers whose queues have room again.
+    fn continue_readings(&mut self, run: &mut PartitionRun) {
+        let ready: Vec<QueueSlot> = run
+            .catch_ups
+            .by_slot
+            .iter()
+            .filter(|(slot, reading)| reading.reader.is_some() && run.queues.wanted_from(**slot).is_some())
+            .map(|(slot, _)| *slot)
+            .collect();
+        for slot in ready {
+            self.offer(run, slot);
+        }
+    }
+
+    /// Looks at queues that need records, round robin.
+    fn visit_lagging(&mut self, run: &mut PartitionRun) {
+        for _ in 0..TURN_QUEUES_MAX {
+            let next = run.queues.next_lagging(run.catch_ups.last);
+            run.catch_ups.last = next;
+            let Some(slot) = next.filter(|_| self.left > 0) else { return };
+            let Some(wanted) = run.queues.wanted_from(slot) else { continue };
+            if run.catch_ups.by_slot.contains_key(&slot) {
+                continue;
+            }
+            if wanted >= run.recent.from() {
+                self.offer_recent(run, slot, wanted);
+            } else {
+                self.start_reading(run, slot, wanted);
+            }
+        }
+    }
+
+    fn offer_recent(&mut self, run: &mut PartitionRun, slot: QueueSlot, wanted: Offset) {
+        let limit = self.left.min(QUEUE_RECORDS_MAX);
+        let records = run.recent.read(wanted, limit);
+        let is_all = records.len() < limit;
+        self.left -= records.len();
+        let mut from = wanted;
+        for (offset, record) in records {
+            let read = ReadBehind { from, offset, record: &record };
+            match run.queues.handle_behind(slot, read, self.now_ms) {
+                CatchUp::Continue => from = offset + 1,
+                CatchUp::Stopped | CatchUp::AtHead | CatchUp::Misplaced => return,
+            }
+        }
+        if is_all {
+            // Everything up to the head is in memory: what this answers is seen at the next visit.
+            run.queues.handle_behind_end(slot, from, run.queues.head());
+        }
+    }
+
+    fn start_reading(&mut self, run: &mut PartitionRun, slot: QueueSlot, wanted: Offset) {
+        if run.catch_ups.by_slot.len() >= READERS_MAX {
+            // A reader whose queue takes nothing now makes room; that queue comes again when it does.
+            let blocked = run
+                .catch_ups
+                .by_slot
+                .iter()
+                .find(|(slot, reading)| reading.reader.is_some() && run.queues.wanted_from(**slot).is_none())
+                .map(|(slot, _)| *slot);
+            let Some(blocked) = blocked else { return };
+            run.catch_ups.forget(blocked);
+        }
+        let ticket = self.jobs.next_ticket();
+        let reader = self.parts.log.reader(run.partition, wanted);
+        let abort = self.jobs.read_behind(run.partition, ticket, reader, Duration::ZERO);
+        let reading =
+            Reading { ticket, position: wanted, records: VecDeque::new(), reader: None, abort: Some(abort) };
+        run.catch_ups.by_slot.insert(slot, reading);
+    }
+
+    fn handle_event(
+        &mut self,
+        run: &mut PartitionRun,
+        slot: QueueSlot,
+        reader: Box<dyn LogReader>,
+        event: Result<ReadEvent, ReadError>,
+    ) {
+        let Some(reading) = run.catch_ups.by_slot.get_mut(&slot) else { return };
+        reading.abort = None;
+        match event {
+            Ok(ReadEvent::Records(stored)) => {
+                reading.reader = Some(reader);
+                for stored in stored {
+                    match Record::decode(stored.bytes) {
+                        Ok(record) => reading.records.push_back((stored.offset, Arc::new(record))),
+                        Err(error) => {
+                            let reason =
+                                format!("the record at offset {} is damaged: {error}", stored.offset);
+                            run.catch_ups.forget(slot);
+                            return run.refuse(&reason, &self.parts.metrics.partitions_refused);
+                        }
+                    }
+                }
+                self.offer(run, slot);
+            }
+            Ok(ReadEvent::End(end)) => {
+                let from = reading.position;
+                reading.position = from.max(end);
+                reading.reader = Some(reader);
+                match run.queues.handle_behind_end(slot, from, end) {
+                    CatchUp::Continue | CatchUp::Stopped => self.read_on(run, slot),
+                    CatchUp::AtHead | CatchUp::Misplaced => run.catch_ups.forget(slot),
+                }
+            }
+            Err(error @ (ReadError::OutOfRange { .. } | ReadError::Damaged { .. })) => {
+                run.catch_ups.forget(slot);
+                run.refuse(&error.to_string(), &self.parts.metrics.partitions_refused);
+            }
+            Err(error @ ReadError::Unavailable { .. }) => {
+                warn!(partition = run.partition.0, %error, "log cannot be read behind the head");
+                let abort = self.jobs.read_behind(run.partition, reading.ticket, reader, READ_RETRY);
+                reading.abort = Some(abort);
+            }
+            Err(ReadError::Closed) => run.catch_ups.forget(slot),
+        }
+    }
+
+    /// Offers what was read; reads on when all of it was taken.
+    fn offer(&mut self, run: &mut PartitionRun, slot: QueueSlot) {
+        let Some(reading) = run.catch_ups.by_slot.get_mut(&slot) else { return };
+        while let Some((offset, record)) = reading.records.front() {
+            let read = ReadBehind { from: reading.position, offset: *offset, record };
+            match run.queues.handle_behind(slot, read, self.now_ms) {
+                CatchUp::Continue => {
+                    reading.position = offset + 1;
+                    reading.records.pop_front();
+                    self.left = self.left.saturating_sub(1);
+                }
+                CatchUp::Stopped => return,
+                CatchUp::AtHead | CatchUp::Misplaced => return run.catch_ups.forget(slot),
+            }
+        }
+        self.read_on(run, slot);
+    }
+
+    fn read_on(&mut self, run: &mut PartitionRun, slot: QueueSlot) {
+        // No room: the reader waits where it stands.
+        let Some(wanted) = run.queues.wanted_from(slot) else { return };
+        let Some(reading) = run.catch_ups.by_slot.get_mut(&slot) else { return };
+        let is_far = wanted < reading.position || wanted - reading.position > JUMP_MIN;
+        if is_far || wanted >= run.recent.from() {
+            // The next visit starts at the right place.
+            return run.catch_ups.forget(slot);
+        }
+        if let Some(reader) = reading.reader.take() {
+            let abort = self.jobs.read_behind(run.partition, reading.ticket, reader, Duration::ZERO);
+            reading.abort = Some(abort);
+        }
+    }
+}

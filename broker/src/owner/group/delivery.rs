@@ -1,0 +1,174 @@
+//! Reading at the head of each partition, handing messages to hosts, and what comes back.
+
+use super::partition_run::PartitionRun;
+use super::registry::Registry;
+use super::{Group, Queues};
+use crate::log::{LogReader, ReadError, ReadEvent, StoredRecord};
+use crate::owner::HostSide;
+use crate::owner::metrics::OwnerMetrics;
+use bytestring::ByteString;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tidemill_core::attach::{Acked, Deliver, Delivery, SessionNumber};
+use tidemill_core::partition::{Offset, Partition};
+use tidemill_core::queue::partition::{HandOut, QueueSlot};
+use tidemill_core::record::Record;
+use tracing::{info, warn};
+
+/// Pause before a read that failed is repeated.
+const READ_RETRY: Duration = Duration::from_millis(200);
+
+/// Messages in one frame to a host.
+const FRAME_DELIVERIES_MAX: usize = 256;
+/// Bytes after which a frame takes no further message.
+const FRAME_BYTES: usize = 1 << 20;
+
+/// Window of a receiver, what it is done with, what it has.
+pub(super) type Receiver<'a> = (u16, &'a [Offset], &'a [Offset]);
+
+impl Group {
+    /// The armed read at the head of a partition ended: what it brings is the truth, each record once and in order.
+    pub(super) fn handle_read(
+        &mut self,
+        partition: Partition,
+        reader: Box<dyn LogReader>,
+        event: Result<ReadEvent, ReadError>,
+    ) {
+        let now_ms = self.parts.surroundings.now_ms();
+        let metrics = &self.parts.metrics;
+        let Queues::Loaded(partitions) = &mut self.queues else { return };
+        let Some(run) = partitions.get_mut(&partition).filter(|run| !run.is_refused()) else { return };
+        let mut pause = Duration::ZERO;
+        match event {
+            Ok(ReadEvent::Records(records)) => {
+                for stored in records {
+                    if let Err(reason) = process(run, stored, now_ms, metrics) {
+                        return run.refuse(&reason, &metrics.partitions_refused);
+                    }
+                }
+            }
+            Ok(ReadEvent::End(end)) => run.queues.handle_end(end),
+            Err(error @ (ReadError::OutOfRange { .. } | ReadError::Damaged { .. })) => {
+                return run.refuse(&error.to_string(), &metrics.partitions_refused);
+            }
+            Err(error @ ReadError::Unavailable { .. }) => {
+                warn!(partition = partition.0, %error, "log cannot be read; deliveries wait");
+                pause = READ_RETRY;
+            }
+            Err(ReadError::Closed) => {
+                info!(partition = partition.0, "log is closed; nothing more is delivered");
+                return;
+            }
+        }
+        self.jobs.read(partition, reader, pause);
+    }
+
+    /// Hands messages to the hosts, one frame for each queue.
+    pub(super) fn hand_over(&mut self) {
+        let Queues::Loaded(partitions) = &mut self.queues else { return };
+        for run in partitions.values_mut() {
+            let mut frames: BTreeMap<QueueSlot, (usize, Vec<Delivery>)> = BTreeMap::new();
+            while let Some(hand_out) = run.queues.poll_hand_out() {
+                self.parts.metrics.deliveries.inc();
+                self.parts.metrics.redeliveries.inc_by(u64::from(hand_out.redelivery));
+                let slot = hand_out.slot;
+                let (bytes, deliveries) = frames.entry(slot).or_default();
+                *bytes += hand_out.record.message.bytes();
+                deliveries.push(delivery(hand_out));
+                if *bytes >= FRAME_BYTES || deliveries.len() >= FRAME_DELIVERIES_MAX {
+                    *bytes = 0;
+                    let full = std::mem::take(deliveries);
+                    send(&self.registry, self.parts.hosts.as_ref(), run, (slot, full));
+                }
+            }
+            for (slot, (_, deliveries)) in frames {
+                send(&self.registry, self.parts.hosts.as_ref(), run, (slot, deliveries));
+            }
+        }
+    }
+
+    /// A client is done with messages. What a former connection was done with counts as long as the newest one was not
+    /// given it.
+    pub(super) fn handle_acked(&mut self, acked: &Acked) {
+        let attached = self.registry.attached(&acked.queue.name);
+        let is_current = attached.is_some_and(|attached| attached.is(acked.connection));
+        if let Some(run) = self.served(acked.partition)
+            && let Some(slot) = run.queues.slot(&acked.queue)
+        {
+            run.queues.handle_acked(slot, &acked.offsets, is_current);
+        }
+    }
+
+    /// The session has a receiver.
+    pub(super) fn start_delivery(
+        &mut self,
+        partition: Partition,
+        client_id: &ByteString,
+        session: SessionNumber,
+        (window, done, in_flight): Receiver<'_>,
+    ) {
+        let Some(run) = self.served(partition) else { return };
+        let Some(slot) =
+            run.sessions.get(client_id).filter(|found| found.id.number == session).map(|s| s.slot)
+        else {
+            return;
+        };
+        run.catch_ups.forget(slot);
+        run.queues.attach(slot, window, done, in_flight);
+    }
+
+    /// The session has no receiver any more.
+    pub(super) fn stop_delivery(&mut self, partition: Partition, client_id: &ByteString) {
+        let Some(run) = self.served(partition) else { return };
+        let Some(slot) = run.sessions.get(client_id).map(|session| session.slot) else { return };
+        run.catch_ups.forget(slot);
+        run.queues.detach(slot);
+    }
+}
+
+fn send(
+    registry: &Registry,
+    hosts: &dyn HostSide,
+    run: &PartitionRun,
+    (slot, deliveries): (QueueSlot, Vec<Delivery>),
+) {
+    let Some(queue) = run.queues.id(slot).filter(|_| !deliveries.is_empty()) else { return };
+    let attached = registry.attached(&queue.name);
+    let Some(attached) = attached.filter(|attached| attached.session == queue.number) else { return };
+    let (queue, partition) = (queue.clone(), run.partition);
+    let deliver = Deliver { queue, partition, connection: attached.connection, deliveries };
+    hosts.deliver(&attached.host, deliver);
+}
+
+fn process(
+    run: &mut PartitionRun,
+    stored: StoredRecord,
+    now_ms: u64,
+    metrics: &OwnerMetrics,
+) -> Result<(), String> {
+    let offset = stored.offset;
+    if offset < run.queues.head() {
+        return Err(format!("offset {offset} came after {}: the log is not in order", run.queues.head()));
+    }
+    let record = Record::decode(stored.bytes)
+        .map_err(|error| format!("the record at offset {offset} is damaged: {error}"))?;
+    run.check_origin(offset, &record.origin, metrics);
+    let record = Arc::new(record);
+    run.queues.handle_record(offset, &record, now_ms);
+    run.recent.push(offset, record);
+    metrics.records_read.inc();
+    Ok(())
+}
+
+fn delivery(hand_out: HandOut) -> Delivery {
+    let HandOut { offset, interest, redelivery, record, slot: _ } = hand_out;
+    Delivery {
+        offset,
+        qos: interest.qos,
+        retain: interest.retain,
+        redelivery,
+        identifiers: interest.identifiers,
+        record,
+    }
+}

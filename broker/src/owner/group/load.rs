@@ -1,0 +1,275 @@
+//! Opening a group: fence, load, check against the log, store the epoch, serve.
+
+use super::job::Job;
+use super::partition_run::{PartitionRun, Session};
+use super::{End, Group, Queues};
+use crate::log::state::{CommitOutcome, OpenError, OpenedGroup, StateEntry, StateWrite, StateWriter};
+use crate::log::{Bounds, ReadError};
+use crate::owner::parts::OwnerParts;
+use bytes::Bytes;
+use prometheus::IntGauge;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tidemill_core::attach::QueueId;
+use tidemill_core::binary::FormatError;
+use tidemill_core::member::OwnerEpoch;
+use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
+use tidemill_core::queue::subscription::Subscription;
+use tidemill_core::state::cursor::StoredCursor;
+use tidemill_core::state::key::StateKey;
+use tidemill_core::state::meta::SessionMeta;
+use tidemill_core::state::value::PartitionOwner;
+use tidemill_core::topic::TopicFilter;
+use tokio::time::sleep;
+use tracing::{error, info, warn};
+
+/// Pause before a group that could not be opened is tried again. It is tried for as long as this broker owns it.
+const RETRY: Duration = Duration::from_millis(500);
+/// Pause before the first commit is repeated.
+const COMMIT_RETRY: Duration = Duration::from_millis(100);
+
+/// What became of opening a group.
+pub(super) enum LoadOutcome {
+    /// Open; the epoch is stored.
+    Loaded(Box<LoadedGroup>),
+    /// Another owner has opened it since.
+    Fenced,
+    /// The state cannot be read as what it should be.
+    Damaged(String),
+    /// Worth another try.
+    Unavailable(String),
+}
+
+/// A group that is open.
+pub(super) struct LoadedGroup {
+    epoch: OwnerEpoch,
+    writer: Box<dyn StateWriter>,
+    partitions: BTreeMap<Partition, PartitionRun>,
+}
+
+/// What is stored of one queue.
+#[derive(Default)]
+struct StoredQueue {
+    subscriptions: Vec<(TopicFilter, Subscription)>,
+    cursor: Option<StoredCursor>,
+    meta: Option<SessionMeta>,
+    further_keys: Vec<Bytes>,
+}
+
+/// What is stored of one partition.
+#[derive(Default)]
+struct StoredPartition {
+    owner: Option<PartitionOwner>,
+    queues: BTreeMap<QueueId, StoredQueue>,
+}
+
+impl Group {
+    /// Opens the group after `pause`.
+    pub(super) fn start_loading(&mut self, pause: Duration) {
+        let parts = Arc::clone(&self.parts);
+        let (group, epoch) = (self.group, self.epoch);
+        self.jobs.push(async move {
+            sleep(pause).await;
+            Job::Loaded(open(&parts, group, epoch).await.unwrap_or_else(|outcome| outcome))
+        });
+    }
+
+    /// Serves the queues, or tries again.
+    pub(super) fn handle_loaded(&mut self, outcome: LoadOutcome) {
+        match outcome {
+            LoadOutcome::Loaded(loaded) => self.serve(*loaded),
+            LoadOutcome::Fenced => self.end = Some(End::Fenced),
+            LoadOutcome::Damaged(reason) => {
+                error!(group = self.group.0, reason, "state refused; the group's queues are not served");
+                self.parts.metrics.partitions_refused.add(self.partition_count());
+                self.queues = Queues::Refused;
+                self.refuse_unbound();
+                self.retry_waiting();
+            }
+            LoadOutcome::Unavailable(reason) => {
+                warn!(group = self.group.0, reason, "group cannot be opened yet; clean sessions are served");
+                self.start_loading(RETRY);
+            }
+        }
+    }
+
+    fn serve(&mut self, loaded: LoadedGroup) {
+        let LoadedGroup { epoch, writer, partitions } = loaded;
+        self.raise_epoch(epoch);
+        if self.epoch > epoch {
+            // Raised above the connections that hosts told of while the state was loading.
+            self.ledger.store_soon();
+        }
+        self.ledger.set_writer(writer);
+        let mut sessions = 0;
+        for (partition, run) in &partitions {
+            sessions += run.sessions.len();
+            if run.is_refused() {
+                continue;
+            }
+            let routes = run.queues.routes();
+            self.parts.durable_routes.set_partition(*partition, &routes);
+            self.parts.route_exchange.set_partition_routes(*partition, self.epoch, routes);
+            let reader = self.parts.log.reader(*partition, run.queues.head());
+            self.jobs.read(*partition, reader, Duration::ZERO);
+        }
+        self.parts.metrics.sessions.add(i64::try_from(sessions).unwrap_or(i64::MAX));
+        info!(group = self.group.0, epoch = self.epoch.0, sessions, "queues served");
+        self.queues = Queues::Loaded(partitions);
+        self.discard_replaced_sessions();
+        self.bind_unbound();
+        self.note_lost_connections();
+        self.retry_waiting();
+    }
+}
+
+async fn open(
+    parts: &Arc<OwnerParts>,
+    group: PartitionGroup,
+    lease_epoch: OwnerEpoch,
+) -> Result<LoadOutcome, LoadOutcome> {
+    let partitions: Vec<Partition> = parts.partitioning.partitions_of(group).collect();
+    // Fenced first, then loaded: nothing a former owner could still commit is missed.
+    let opened = parts.state.open(group, partitions.clone()).await;
+    let OpenedGroup { entries, mut writer } = opened.map_err(|error| match error {
+        OpenError::Fenced { .. } => LoadOutcome::Fenced,
+        OpenError::Unavailable { reason, .. } => LoadOutcome::Unavailable(reason),
+        OpenError::Damaged { reason, .. } => LoadOutcome::Damaged(reason),
+    })?;
+    let mut bounds = BTreeMap::new();
+    for partition in partitions {
+        let asked = parts.log.bounds(partition).await;
+        bounds.insert(
+            partition,
+            asked.map_err(|error: ReadError| LoadOutcome::Unavailable(error.to_string()))?,
+        );
+    }
+    let refused = parts.metrics.partitions_refused.clone();
+    let built = tokio::task::spawn_blocking(move || build(entries, &bounds, lease_epoch, &refused));
+    let (epoch, partitions) = match built.await {
+        Ok(built) => built.map_err(|error| LoadOutcome::Damaged(error.to_string()))?,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => return Err(LoadOutcome::Unavailable("the broker is stopping".into())),
+        },
+    };
+    let served = partitions.values().filter(|run| !run.is_refused());
+    let writes: Vec<StateWrite> = served
+        .map(|run| StateWrite {
+            partition: run.partition,
+            key: StateKey::Owner { partition: run.partition }.encode(),
+            value: Some(run.owner.encode()),
+        })
+        .collect();
+    // Until it is known; a stop of the group drops this.
+    loop {
+        match writer.commit(writes.clone()).await {
+            CommitOutcome::Committed => break,
+            CommitOutcome::Fenced => return Err(LoadOutcome::Fenced),
+            CommitOutcome::Unknown => {
+                parts.metrics.commits_unknown.inc();
+                sleep(COMMIT_RETRY).await;
+            }
+        }
+    }
+    Ok(LoadOutcome::Loaded(Box::new(LoadedGroup { epoch, writer, partitions })))
+}
+
+/// Rebuilds the partitions from what is stored. The epoch is above every one that was stored.
+fn build(
+    entries: Vec<StateEntry>,
+    bounds: &BTreeMap<Partition, Bounds>,
+    lease_epoch: OwnerEpoch,
+    refused: &IntGauge,
+) -> Result<(OwnerEpoch, BTreeMap<Partition, PartitionRun>), FormatError> {
+    let mut stored: BTreeMap<Partition, StoredPartition> = BTreeMap::new();
+    for entry in entries {
+        stored.entry(entry.partition).or_default().add(entry)?;
+    }
+    let highest = stored.values().filter_map(|partition| partition.owner.map(|owner| owner.epoch.0)).max();
+    let epoch = OwnerEpoch(lease_epoch.0.max(highest.unwrap_or(0).saturating_add(1)));
+    let mut partitions = BTreeMap::new();
+    for (partition, bounds) in bounds {
+        let stored = stored.remove(partition).unwrap_or_default();
+        partitions.insert(*partition, stored.build(*partition, *bounds, epoch, refused));
+    }
+    Ok((epoch, partitions))
+}
+
+impl StoredPartition {
+    fn add(&mut self, entry: StateEntry) -> Result<(), FormatError> {
+        match StateKey::decode(entry.key.clone())? {
+            StateKey::Subscription { queue, filter } => {
+                let subscription = Subscription::decode(entry.value)?;
+                self.queues.entry(queue).or_default().subscriptions.push((filter, subscription));
+            }
+            StateKey::Cursor { queue } => {
+                self.queues.entry(queue).or_default().cursor = Some(StoredCursor::decode(entry.value)?);
+            }
+            StateKey::Meta { queue } => {
+                self.queues.entry(queue).or_default().meta = Some(SessionMeta::decode(entry.value)?);
+            }
+            StateKey::Parked { queue, .. } => {
+                self.queues.entry(queue).or_default().further_keys.push(entry.key);
+            }
+            StateKey::SessionOut { session, .. } | StateKey::PublisherIn { session, .. } => {
+                self.queues.entry(session).or_default().further_keys.push(entry.key);
+            }
+            StateKey::Owner { .. } => self.owner = Some(PartitionOwner::decode(entry.value)?),
+        }
+        Ok(())
+    }
+
+    fn build(
+        self,
+        partition: Partition,
+        bounds: Bounds,
+        epoch: OwnerEpoch,
+        refused: &IntGauge,
+    ) -> PartitionRun {
+        // A partition that never had an owner has no queue either: nobody needs what is in it.
+        let fresh =
+            PartitionOwner { trim_floor: bounds.start, processed: bounds.end, ..PartitionOwner::default() };
+        let stored = self.owner.unwrap_or(fresh);
+        let owner = PartitionOwner { epoch, ..stored };
+        let head = owner.processed.max(owner.trim_floor);
+        let mut run = PartitionRun::new(partition, owner, head);
+        if bounds.end < head {
+            run.refuse(
+                &format!(
+                    "the log ends at {}, below {head}: records were lost or it is another log",
+                    bounds.end
+                ),
+                refused,
+            );
+        } else if bounds.start > owner.trim_floor {
+            run.refuse(
+                &format!("the log starts at {}, above the trim floor {}", bounds.start, owner.trim_floor),
+                refused,
+            );
+        }
+        for (id, queue) in self.queues {
+            add_queue(&mut run, id, queue);
+        }
+        run
+    }
+}
+
+/// Adds a queue. A client id has one session: a new one is stored in the commit that deletes the one before.
+fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
+    let StoredQueue { subscriptions, cursor, meta, further_keys } = stored;
+    // Without a cursor nothing was ever handed out: a fragment of a session that is gone.
+    let Some(cursor) = cursor else { return };
+    let slot = run.queues.restore(id.clone(), &cursor, run.owner.trim_floor);
+    for (filter, subscription) in subscriptions {
+        run.queues.subscribe(slot, filter, subscription);
+    }
+    if id.kind == QueueKind::Session
+        && let Some(meta) = meta
+    {
+        let name = id.name.clone();
+        run.sessions.insert(name.clone(), Session { id, slot, meta, further_keys });
+        run.note_deadline(&name, None);
+    }
+}

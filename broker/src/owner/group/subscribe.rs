@@ -1,0 +1,166 @@
+//! Subscribing: the start is the log's end, asked after the request came; then routes and state, in parallel; the answer
+//! when every member has the routes and the state is stored.
+
+use super::Group;
+use super::commit::CommitWaiter;
+use super::inbox::Answer;
+use super::job::Job;
+use super::operation::Change;
+use crate::cluster::{Route, RouteChange};
+use std::time::Duration;
+use tidemill_core::attach::{OwnerError, StoredSubscription, SubscribeRequest, SubscriptionReasons};
+use tidemill_core::packet::{QoS, ReasonCode};
+use tidemill_core::partition::{Offset, Partition};
+use tidemill_core::queue::subscription::Subscription;
+use tidemill_core::state::key::StateKey;
+use tidemill_core::topic::TopicFilter;
+use tokio::time::timeout;
+use tracing::warn;
+
+/// Bound on asking the log for its end.
+const BOUNDS_WAIT: Duration = Duration::from_secs(5);
+/// Bound on a gate, above every lease duration + 5 s, after which it closes by itself.
+const GATE_WAIT: Duration = Duration::from_secs(60);
+
+impl Group {
+    /// A host asks for subscriptions.
+    pub(super) fn handle_subscribe(
+        &mut self,
+        request: SubscribeRequest,
+        answer: Answer<SubscriptionReasons>,
+    ) {
+        self.handle_change(Change::Subscribe(request), answer);
+    }
+
+    /// Asks where the log ends now.
+    pub(super) fn ask_start(&mut self, operation: u64, partition: Partition) {
+        let bounds = self.parts.log.bounds(partition);
+        self.jobs.push(async move {
+            let end = match timeout(BOUNDS_WAIT, bounds).await {
+                Ok(Ok(bounds)) => Some(bounds.end),
+                Ok(Err(error)) => {
+                    warn!(partition = partition.0, %error, "end of the log cannot be asked");
+                    None
+                }
+                Err(_) => None,
+            };
+            Job::Bounds { operation, end }
+        });
+    }
+
+    /// The start is known: the subscriptions hold from here on; their routes and state go out.
+    pub(super) fn handle_subscription_start(&mut self, number: u64, end: Option<Offset>) {
+        let Some(end) = end else {
+            return self.end_operation(number, Some(OwnerError::Unavailable));
+        };
+        let Some(operation) = self.operations.get(number) else { return };
+        let Change::Subscribe(request) = &operation.change else { return };
+        let (entries, partition) = (request.subscriptions.clone(), operation.partition);
+        let mut routes = Vec::new();
+        for (index, entry) in entries.into_iter().enumerate() {
+            routes.extend(self.apply_subscription(number, index, entry, end));
+        }
+        self.ledger.wait(CommitWaiter::Operation(number));
+        let passed = (!routes.is_empty()).then(|| self.parts.route_exchange.announce_durable(routes));
+        let Some(passed) = passed else {
+            return self.handle_gate(number, true);
+        };
+        self.jobs.push(async move {
+            let is_passed = match timeout(GATE_WAIT, passed).await {
+                Ok(Ok(())) => true,
+                Ok(Err(closed)) => {
+                    warn!(partition = partition.0, %closed, "durable route was not confirmed");
+                    false
+                }
+                Err(_) => false,
+            };
+            Job::Gate { operation: number, is_passed }
+        });
+    }
+
+    /// Adds or replaces one subscription; returns the route to announce for it.
+    fn apply_subscription(
+        &mut self,
+        number: u64,
+        index: usize,
+        entry: StoredSubscription,
+        end: Offset,
+    ) -> Option<RouteChange> {
+        let subscriptions_max = self.parts.subscriptions_max;
+        let operation = self.operations.get(number)?;
+        let (queue, partition) = (operation.queue.clone(), operation.partition);
+        let StoredSubscription { filter, options, identifier } = entry;
+        let Some(run) = self.served(partition) else {
+            return self.reason(number, ReasonCode::UNSPECIFIED_ERROR);
+        };
+        let Some(slot) = run.queues.slot(&queue) else {
+            return self.reason(number, ReasonCode::UNSPECIFIED_ERROR);
+        };
+        let all = run.queues.subscriptions(slot);
+        let before = all.and_then(|all| all.get(&filter)).copied();
+        if before.is_none() && all.is_some_and(|all| all.iter().count() >= subscriptions_max) {
+            return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
+        }
+        // A durable subscription in force keeps its start: what waits for it is still due.
+        let kept = before.filter(|before| before.is_durable() && before.end.is_none());
+        let start = kept.map_or(end.max(run.queues.head()), |before| before.start);
+        let subscription = Subscription { options, identifier, start, end: None };
+        run.queues.subscribe(slot, filter.clone(), subscription);
+        let has_route = run.queues.has_route(&filter);
+        let key = StateKey::Subscription { queue, filter: filter.clone() };
+        self.ledger.write(partition, &key, Some(subscription.encode()));
+        self.reason(number, granted(options.qos));
+        if !subscription.is_durable() {
+            if kept.is_some() && !has_route {
+                self.withdraw_routes(partition, vec![filter]);
+            }
+            return None;
+        }
+        self.parts.durable_routes.add(partition, &filter);
+        self.operations.get(number)?.gated.push((index, filter.clone(), before));
+        Some(RouteChange::Add(Route::Durable { partition, filter }))
+    }
+
+    fn reason(&mut self, number: u64, reason: ReasonCode) -> Option<RouteChange> {
+        self.operations.get(number)?.reasons.push(reason);
+        None
+    }
+
+    /// Every member has the routes, or some have not confirmed in time.
+    pub(super) fn handle_gate(&mut self, number: u64, is_passed: bool) {
+        let Some(operation) = self.operations.get(number) else { return };
+        operation.is_passed = Some(is_passed);
+        self.end_if_done(number);
+    }
+
+    /// The gate stayed closed: the entries fail, and things are as before.
+    pub(super) fn take_back(&mut self, number: u64) {
+        let Some(operation) = self.operations.get(number) else { return };
+        self.parts.metrics.gates_closed.inc();
+        let gated = Self::fail_gated(operation);
+        let (queue, partition) = (operation.queue.clone(), operation.partition);
+        let mut orphans: Vec<TopicFilter> = Vec::new();
+        for (_, filter, before) in gated {
+            let Some(run) = self.served(partition) else { return };
+            let Some(slot) = run.queues.slot(&queue) else { return };
+            match before {
+                Some(before) => drop(run.queues.subscribe(slot, filter.clone(), before)),
+                None => drop(run.queues.unsubscribe(slot, &filter)),
+            }
+            if !run.queues.has_route(&filter) {
+                orphans.push(filter.clone());
+            }
+            let key = StateKey::Subscription { queue: queue.clone(), filter };
+            self.ledger.write(partition, &key, before.map(|before| before.encode()));
+        }
+        self.withdraw_routes(partition, orphans);
+    }
+}
+
+fn granted(qos: QoS) -> ReasonCode {
+    match qos {
+        QoS::AtMostOnce => ReasonCode::SUCCESS,
+        QoS::AtLeastOnce => ReasonCode::GRANTED_QOS_1,
+        QoS::ExactlyOnce => ReasonCode::GRANTED_QOS_2,
+    }
+}

@@ -1,0 +1,61 @@
+//! Letting the log forget what no queue needs, and only what the state says so durably.
+
+use super::job::Job;
+use super::partition_run::PartitionRun;
+use super::{Group, Queues};
+use crate::log::ReadError;
+use std::time::Duration;
+use tidemill_core::partition::{Offset, Partition};
+use tokio::time::Instant;
+use tracing::{debug, warn};
+
+/// Records after which a partition is looked at.
+const RECORDS: Offset = 10_000;
+/// Time after which it is looked at when anything was read.
+const INTERVAL: Duration = Duration::from_secs(30);
+
+impl PartitionRun {
+    /// The trim floor to store with this commit, when the partition is due and the floor has moved. All cursors of the
+    /// commit are at or above it: with it stored, it is their lower bound, so that idle queues need not be written.
+    pub(super) fn take_trim_floor(&mut self) -> Option<Offset> {
+        if !self.is_trim_due() {
+            return None;
+        }
+        self.trim_seen = (Instant::now(), self.queues.head());
+        let floor = self.queues.floor();
+        (floor > self.owner.trim_floor).then(|| {
+            self.owner.trim_floor = floor;
+            floor
+        })
+    }
+
+    fn is_trim_due(&self) -> bool {
+        let (at, head) = self.trim_seen;
+        let read = self.queues.head() - head;
+        read >= RECORDS || (read > 0 && at.elapsed() >= INTERVAL)
+    }
+}
+
+impl Group {
+    /// Makes a commit due when a partition is to be trimmed.
+    pub(super) fn plan_trims(&mut self) {
+        let Queues::Loaded(partitions) = &self.queues else { return };
+        if partitions.values().any(|run| !run.is_refused() && run.is_trim_due()) {
+            self.ledger.store_soon();
+        }
+    }
+
+    /// The floor is stored.
+    pub(super) fn start_trim(&mut self, partition: Partition, floor: Offset) {
+        let trimmed = self.parts.log.trim(partition, floor);
+        self.jobs.push(async move { Job::Trimmed { partition, result: trimmed.await } });
+    }
+
+    /// The log was trimmed, or keeps more than it must until the next time.
+    pub(super) fn handle_trimmed(&mut self, partition: Partition, result: Result<(), ReadError>) {
+        match result {
+            Ok(()) => debug!(partition = partition.0, "log trimmed"),
+            Err(error) => warn!(partition = partition.0, %error, "log was not trimmed"),
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Which client is connected here, and the host's side of the conversation with owners.
+
+mod slot;
+
+use crate::mailbox::{CloseReason, Mailbox, QueueDeliveries, Turn};
+use crate::metrics::{DropReason, Metrics};
+use crate::owner::{HostSide, OwnerSide};
+use bytestring::ByteString;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use slot::{Slot, Slots};
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tidemill_core::attach::{
+    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, SessionLifetime, SessionNumber,
+};
+use tidemill_core::member::Member;
+use tidemill_core::packet::ReasonCode;
+use tidemill_core::partition::{PartitionGroup, Partitioning, QueueKind};
+use tokio_util::sync::CancellationToken;
+
+/// How long a taken-over connection may take to close before its successor goes on.
+const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
+const SHARDS: usize = 64;
+
+/// The connections of this broker by client id. Share it behind an `Arc`.
+pub struct Registry {
+    own: Member,
+    partitioning: Partitioning,
+    metrics: Metrics,
+    hasher: RandomState,
+    shards: Vec<Mutex<Slots>>,
+    owner: OnceLock<Arc<dyn OwnerSide>>,
+}
+
+/// One connected client. The connection's task holds it and ends it.
+#[derive(Debug)]
+pub struct Registered {
+    /// Where messages for it go.
+    pub mailbox: Arc<Mailbox>,
+    /// As it was granted; `clean_start` is false, because it says how to go on.
+    pub request: AttachRequest,
+    /// Number of its session.
+    pub session: SessionNumber,
+    /// Its connection epoch; changes when the group gets another owner.
+    pub connection: Mutex<ConnectionEpoch>,
+    /// Cancelled when the connection is closed.
+    pub closed: CancellationToken,
+}
+
+/// A client id whose attach is under way. Dropped without [`Attaching::complete`] it leaves no trace.
+#[derive(Debug)]
+pub struct Attaching {
+    registry: Arc<Registry>,
+    client_id: ByteString,
+    is_completed: bool,
+}
+
+/// The connection was taken over before it had begun. It closes with 0x8E.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the connection was taken over while it attached")]
+pub struct TakenOver;
+
+impl Registry {
+    /// Without connections.
+    #[must_use]
+    pub fn new(own: Member, partitioning: Partitioning, metrics: Metrics) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::new(Slots::default())).collect();
+        Self { own, partitioning, metrics, hasher: RandomState::new(), shards, owner: OnceLock::new() }
+    }
+
+    /// Names the owner that this host reports to. Once, before the first client.
+    pub fn connect(&self, owner: Arc<dyn OwnerSide>) {
+        let is_first = self.owner.set(owner).is_ok();
+        debug_assert!(is_first, "a registry is connected once");
+    }
+
+    /// Announces that `client_id` is about to attach, so that deliveries and takeovers that overtake the grant are not
+    /// lost.
+    #[must_use]
+    pub fn begin(self: &Arc<Self>, client_id: &ByteString) -> Attaching {
+        self.shard(client_id).lock().entry(client_id.clone()).or_default().attaching += 1;
+        Attaching { registry: Arc::clone(self), client_id: client_id.clone(), is_completed: false }
+    }
+
+    /// The connection of `client_id`, if it is here.
+    #[must_use]
+    pub fn find(&self, client_id: &str) -> Option<Arc<Registered>> {
+        self.shard(client_id).lock().get(client_id).and_then(|slot| slot.current.clone())
+    }
+
+    /// Every connection, in no particular order.
+    #[must_use]
+    pub fn all(&self) -> Vec<Arc<Registered>> {
+        let current = |slots: &Slots| slots.values().filter_map(|slot| slot.current.clone()).collect();
+        self.shards.iter().flat_map(|shard| -> Vec<_> { current(&shard.lock()) }).collect()
+    }
+
+    /// The connection has ended: its place is free, unless a newer one has it.
+    pub fn end(&self, registered: &Arc<Registered>) {
+        let client_id = &registered.request.client_id;
+        let mut slots = self.shard(client_id).lock();
+        if let Some(slot) = slots.get_mut(client_id)
+            && slot.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, registered))
+        {
+            slot.current = None;
+        }
+        Slot::remove_if_idle(&mut slots, client_id);
+        drop(slots);
+        registered.closed.cancel();
+    }
+
+    /// Asks every connection to end.
+    pub fn close_all(&self, reason: ReasonCode) {
+        for registered in self.all() {
+            registered.mailbox.close(CloseReason::Broker(reason));
+        }
+    }
+
+    /// All attachments of this host in `group`, for its new owner, with the connections that they are of.
+    #[must_use]
+    pub fn attachments(&self, group: PartitionGroup) -> Vec<(Arc<Registered>, Attachment)> {
+        let is_in_group = |registered: &Arc<Registered>| {
+            let client_id = &registered.request.client_id;
+            self.partitioning.group_of(self.partitioning.partition_of(QueueKind::Session, client_id)) == group
+        };
+        let attached = self.all().into_iter().filter(is_in_group);
+        attached
+            .map(|registered| {
+                let (in_flight, done) = registered.mailbox.offsets();
+                let attachment = Attachment {
+                    request: registered.request.clone(),
+                    session: registered.session,
+                    connection: *registered.connection.lock(),
+                    done,
+                    in_flight,
+                };
+                (registered, attachment)
+            })
+            .collect()
+    }
+
+    /// Tells the new owner of `group` about all attachments here, and goes on as it answers. A connection that was
+    /// replaced meanwhile is closed with 0x8E. Does nothing before [`Registry::connect`].
+    pub async fn reattach(&self, group: PartitionGroup) {
+        let Some(owner) = self.owner.get() else { return };
+        let (registered, attachments): (Vec<_>, Vec<_>) = self.attachments(group).into_iter().unzip();
+        match owner.reattach(group, self.own.clone(), attachments).await {
+            Ok(outcomes) => {
+                for (registered, outcome) in registered.iter().zip(outcomes) {
+                    match outcome {
+                        Ok(connection) => *registered.connection.lock() = connection,
+                        Err(error) => {
+                            tracing::info!(client_id = %registered.request.client_id, %error, "not re-attached");
+                            let reason = CloseReason::Broker(ReasonCode::SESSION_TAKEN_OVER);
+                            registered.mailbox.close(reason);
+                        }
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(group = group.0, %error, "re-attach failed"),
+        }
+    }
+
+    fn shard(&self, client_id: &str) -> &Mutex<Slots> {
+        let number = usize::try_from(self.hasher.hash_one(client_id) >> 32).unwrap_or(0) % SHARDS;
+        &self.shards[number]
+    }
+
+    /// What the owner must hear of it, if anything.
+    fn hand_over(&self, registered: &Registered, deliver: &Deliver) -> Option<Acked> {
+        let mut turn = Turn::begin(&self.metrics);
+        let deliveries = QueueDeliveries { deliveries: &deliver.deliveries };
+        let taken = registered.mailbox.deliver_queue(deliveries, &mut turn);
+        turn.finish();
+        (!taken.done.is_empty()).then(|| Acked {
+            queue: deliver.queue.clone(),
+            partition: deliver.partition,
+            connection: *registered.connection.lock(),
+            offsets: taken.done,
+        })
+    }
+
+    fn report(&self, acked: impl IntoIterator<Item = Acked>) {
+        let Some(owner) = self.owner.get() else { return };
+        for acked in acked {
+            owner.acked(acked);
+        }
+    }
+}
+
+impl Attaching {
+    /// The owner let the connection in: from now on it is found. Deliveries that came before are handed over.
+    ///
+    /// # Errors
+    ///
+    /// [`TakenOver`] if a takeover overtook the grant.
+    pub fn complete(
+        mut self,
+        mailbox: Arc<Mailbox>,
+        request: AttachRequest,
+        grant: &AttachGrant,
+    ) -> Result<Arc<Registered>, TakenOver> {
+        let registered = Arc::new(Registered {
+            mailbox,
+            request: AttachRequest { clean_start: false, ..request },
+            session: grant.session,
+            connection: Mutex::new(grant.connection),
+            closed: CancellationToken::new(),
+        });
+        self.is_completed = true;
+        let registry = Arc::clone(&self.registry);
+        let mut slots = registry.shard(&self.client_id).lock();
+        let slot = slots.entry(self.client_id.clone()).or_default();
+        slot.attaching -= 1;
+        if slot.revoked.is_some_and(|revoked| revoked >= grant.connection) {
+            Slot::remove_if_idle(&mut slots, &self.client_id);
+            return Err(TakenOver);
+        }
+        let early = slot.take_early(grant.connection);
+        let former = slot.current.replace(Arc::clone(&registered));
+        // Under the lock, so that no later delivery overtakes an early one.
+        let acked: Vec<_> =
+            early.iter().filter_map(|deliver| registry.hand_over(&registered, deliver)).collect();
+        drop(slots);
+        registry.report(acked);
+        if let Some(former) = former {
+            former.mailbox.close(CloseReason::Broker(ReasonCode::SESSION_TAKEN_OVER));
+        }
+        Ok(registered)
+    }
+}
+
+impl Drop for Attaching {
+    fn drop(&mut self) {
+        if self.is_completed {
+            return;
+        }
+        let mut slots = self.registry.shard(&self.client_id).lock();
+        if let Some(slot) = slots.get_mut(&self.client_id) {
+            slot.attaching -= 1;
+            if slot.attaching == 0 {
+                slot.early.clear();
+            }
+        }
+        Slot::remove_if_idle(&mut slots, &self.client_id);
+    }
+}
+
+/// For messages and takeovers on this broker; `host` is this broker.
+impl HostSide for Registry {
+    fn deliver(&self, _host: &Member, deliver: Deliver) {
+        let slots = self.shard(&deliver.queue.name);
+        let mut slots = slots.lock();
+        let Some(slot) = slots.get_mut(&deliver.queue.name) else {
+            return self.metrics.count_drop(DropReason::NoConnection);
+        };
+        let current = slot.current.clone();
+        match current {
+            Some(registered) if *registered.connection.lock() == deliver.connection => {
+                drop(slots);
+                self.report(self.hand_over(&registered, &deliver));
+            }
+            Some(_) | None if slot.attaching > 0 => slot.push_early(deliver),
+            Some(_) | None => self.metrics.count_drop(DropReason::NoConnection),
+        }
+    }
+
+    fn take_over(
+        &self,
+        _host: &Member,
+        client_id: &str,
+        connection: ConnectionEpoch,
+    ) -> BoxFuture<'static, ()> {
+        let mut slots = self.shard(client_id).lock();
+        let Some(slot) = slots.get_mut(client_id) else { return futures::future::ready(()).boxed() };
+        if slot.attaching > 0 {
+            slot.revoked = slot.revoked.max(Some(connection));
+        }
+        let current = slot.current.clone().filter(|current| *current.connection.lock() <= connection);
+        drop(slots);
+        let Some(registered) = current else { return futures::future::ready(()).boxed() };
+        registered.mailbox.close(CloseReason::Broker(ReasonCode::SESSION_TAKEN_OVER));
+        async move {
+            let closed = registered.closed.cancelled();
+            if tokio::time::timeout(TAKE_OVER_WAIT, closed).await.is_err() {
+                tracing::warn!(client_id = %registered.request.client_id, "taken-over connection is slow to close");
+            }
+        }
+        .boxed()
+    }
+}
+
+impl Registered {
+    /// Whether the session outlives the connection.
+    #[must_use]
+    pub fn is_persistent(&self) -> bool {
+        match self.request.lifetime {
+            SessionLifetime::Clean => false,
+            SessionLifetime::Persistent { .. } => true,
+        }
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Registry").field("own", &self.own).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,180 @@
+//! The way of one message: match once, deliver to local mailboxes, forward once per peer, append once per partition,
+//! and report when all of it is done.
+
+use super::matches::{Matches, RouteCache};
+use super::{Router, partitions_of};
+use crate::cluster::LiveClass;
+use crate::log::{AppendDone, AppendError, Sequence};
+use crate::mailbox::{CloseReason, LiveDelivery, Mailbox, Turn, monotonic_us};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tidemill_core::message::Message;
+use tidemill_core::packet::{QoS, ReasonCode};
+use tidemill_core::record::{Origin, Record, RecordBody};
+use tidemill_core::session::inbound::Ticket;
+
+/// Who waits for the end of a publish.
+#[derive(Debug, Clone, Copy)]
+pub enum PublishDone<'a> {
+    /// Nobody: QoS 0, or a will.
+    Nobody,
+    /// The window of unacknowledged publishes of a connection.
+    Ticket(&'a Arc<Mailbox>, Ticket),
+}
+
+/// Appends and forwards of one publish that have not ended. The last one to end completes the ticket.
+struct Countdown {
+    remaining: AtomicUsize,
+    mailbox: Arc<Mailbox>,
+    ticket: Ticket,
+}
+
+impl Countdown {
+    /// True for the last one.
+    fn release(&self) -> bool {
+        self.remaining.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// One append or forward ended, on some other thread or later in this one.
+    fn release_elsewhere(&self) {
+        if self.release() {
+            self.mailbox.complete_elsewhere(self.ticket, ReasonCode::SUCCESS);
+        }
+    }
+
+    /// One append ended without a commit: the publisher is closed, and its ticket never completes.
+    fn fail(&self, error: &AppendError) {
+        let reason = match error {
+            AppendError::Refused { .. } => ReasonCode::QUOTA_EXCEEDED,
+            AppendError::ProducerFailed { .. } => ReasonCode::UNSPECIFIED_ERROR,
+            AppendError::Closed => ReasonCode::SERVER_SHUTTING_DOWN,
+        };
+        tracing::warn!(client_id = %self.mailbox.client_id(), %error, "append failed; closing publisher");
+        self.mailbox.close(CloseReason::Broker(reason));
+    }
+}
+
+impl Router {
+    /// Publishes a message. Never waits. `cache` is the publisher's own; appends and forwards of one publisher keep the
+    /// order of its calls. What `done` names hears of the end when every append is committed and every peer has the
+    /// message, at once if there is none.
+    pub fn publish(
+        &self,
+        message: &Arc<Message>,
+        cache: &mut RouteCache,
+        done: PublishDone<'_>,
+        turn: &mut Turn,
+    ) {
+        let matches = cache.look_up(&self.tables, &message.topic);
+        self.deliver_local(message, &matches, turn);
+
+        let durable = match message.qos {
+            QoS::AtMostOnce => 0,
+            QoS::AtLeastOnce | QoS::ExactlyOnce => {
+                matches.durable | self.unknown_partitions.load(Ordering::Acquire)
+            }
+        };
+        let peers = matches.peers_of(message.qos).count();
+        let appends = usize::try_from(durable.count_ones()).unwrap_or(0);
+        let countdown = match done {
+            PublishDone::Ticket(mailbox, ticket) if peers + appends > 0 => Some(Arc::new(Countdown {
+                // One more for this thread, so that it ends here or later, but not in between.
+                remaining: AtomicUsize::new(peers + appends + 1),
+                mailbox: Arc::clone(mailbox),
+                ticket,
+            })),
+            PublishDone::Ticket(..) | PublishDone::Nobody => None,
+        };
+        if peers > 0 {
+            self.forward(message, &matches, countdown.as_ref());
+        }
+        for partition in partitions_of(durable) {
+            self.append(partition, message, countdown.as_ref());
+        }
+
+        let PublishDone::Ticket(mailbox, ticket) = done else { return };
+        match countdown {
+            Some(countdown) if !countdown.release() => {}
+            Some(_) => mailbox.complete(ticket, ReasonCode::SUCCESS, turn),
+            None if matches.targets.is_empty() => {
+                mailbox.complete(ticket, ReasonCode::NO_MATCHING_SUBSCRIBERS, turn);
+            }
+            None => mailbox.complete(ticket, ReasonCode::SUCCESS, turn),
+        }
+    }
+
+    /// Delivers what a peer forwarded to local receivers only: a forwarded message is never forwarded again. `cache`
+    /// belongs to the link. The peer may be told that it was taken when this returns.
+    pub fn deliver_forwarded(&self, record: &Record, cache: &mut RouteCache, turn: &mut Turn) {
+        self.metrics.count_forwarded_in();
+        let matches = cache.look_up(&self.tables, &record.message.topic);
+        if !matches.targets.is_empty() {
+            self.deliver_local(&Arc::new(record.message.clone()), &matches, turn);
+        }
+    }
+
+    fn deliver_local(&self, message: &Arc<Message>, matches: &Matches, turn: &mut Turn) {
+        for target in &matches.targets {
+            // A queue brings it to a persistent session with a subscription above QoS 0, and only the queue.
+            if message.qos != QoS::AtMostOnce && target.class == LiveClass::QosZeroOnly {
+                continue;
+            }
+            let delivery = LiveDelivery {
+                message,
+                qos: message.qos.min(target.qos),
+                retain: message.retain && target.retain_as_published,
+                identifiers: target.identifiers.as_ref(),
+            };
+            target.mailbox.deliver(delivery, turn);
+        }
+    }
+
+    fn forward(&self, message: &Arc<Message>, matches: &Matches, countdown: Option<&Arc<Countdown>>) {
+        // The links number their frames themselves; a forward has no place in the sequence of a partition.
+        let record = Arc::new(self.record(message, Sequence { producer: 0, sequence: 0 }));
+        let encoded = record.encode();
+        for peer in matches.peers_of(message.qos) {
+            self.metrics.count_forward();
+            let done = countdown.map(|countdown| {
+                let countdown = Arc::clone(countdown);
+                Box::new(move || countdown.release_elsewhere()) as crate::cluster::ForwardDone
+            });
+            match self.links.get() {
+                Some(links) => links.forwarder.forward(&peer.member, &record, &encoded, done),
+                None => done.into_iter().for_each(|done| done()),
+            }
+        }
+    }
+
+    fn append(
+        &self,
+        partition: tidemill_core::partition::Partition,
+        message: &Arc<Message>,
+        countdown: Option<&Arc<Countdown>>,
+    ) {
+        let metrics = self.metrics.clone();
+        let countdown = countdown.cloned();
+        let began_us = monotonic_us();
+        let done: AppendDone = Box::new(move |outcome| {
+            metrics.observe_append(outcome.is_ok(), monotonic_us().saturating_sub(began_us));
+            match (countdown, outcome) {
+                (Some(countdown), Ok(_)) => countdown.release_elsewhere(),
+                (Some(countdown), Err(error)) => countdown.fail(&error),
+                (None, Ok(_)) => {}
+                (None, Err(error)) => tracing::warn!(%error, "append of a will failed"),
+            }
+        });
+        self.metrics.count_append();
+        self.log.append(partition, &mut |sequence| self.record(message, sequence).encode(), done);
+    }
+
+    fn record(&self, message: &Arc<Message>, place: Sequence) -> Record {
+        Record {
+            body: RecordBody::Inline,
+            retry: false,
+            origin: Origin { member: self.own.clone(), producer: place.producer, sequence: place.sequence },
+            unique_id: None,
+            message: Message::clone(message),
+        }
+    }
+}

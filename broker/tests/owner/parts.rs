@@ -1,0 +1,172 @@
+//! Hosts, peers and surroundings, played by the test.
+
+use bytestring::ByteString;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tidemill_broker::cluster::{GateClosed, Route, RouteChange, RouteExchange};
+use tidemill_broker::owner::HostSide;
+use tidemill_broker::owner::parts::{DurableRoutes, Surroundings};
+use tidemill_core::attach::{ConnectionEpoch, Deliver, Delivery};
+use tidemill_core::member::{Incarnation, Member, MemberId, OwnerEpoch};
+use tidemill_core::partition::{Partition, PartitionGroup};
+use tidemill_core::topic::{TopicFilter, TopicName};
+use tokio::sync::watch;
+
+/// A host by number.
+pub(crate) fn host(number: u64) -> Member {
+    Member { id: MemberId::new(&format!("host-{number}")), incarnation: Incarnation(number) }
+}
+
+/// All hosts: keeps what was delivered to each connection.
+#[derive(Default)]
+pub(crate) struct Hosts {
+    delivered: Mutex<BTreeMap<(ByteString, ConnectionEpoch), Vec<Delivery>>>,
+    taken_over: Mutex<Vec<(ByteString, ConnectionEpoch)>>,
+    /// Old connections stay open while it is false.
+    pub(crate) closes: watch::Sender<bool>,
+    /// Counts everything that came.
+    pub(crate) arrived: watch::Sender<u64>,
+}
+
+impl Hosts {
+    pub(crate) fn delivered(&self, client_id: &str, connection: ConnectionEpoch) -> Vec<Delivery> {
+        self.delivered.lock().get(&(client_id.into(), connection)).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn taken_over(&self) -> Vec<(ByteString, ConnectionEpoch)> {
+        self.taken_over.lock().clone()
+    }
+}
+
+impl HostSide for Hosts {
+    fn deliver(&self, _host: &Member, deliver: Deliver) {
+        let key = (deliver.queue.name.clone(), deliver.connection);
+        self.delivered.lock().entry(key).or_default().extend(deliver.deliveries);
+        self.arrived.send_modify(|arrived| *arrived += 1);
+    }
+
+    fn take_over(
+        &self,
+        _host: &Member,
+        client_id: &str,
+        connection: ConnectionEpoch,
+    ) -> BoxFuture<'static, ()> {
+        self.taken_over.lock().push((client_id.into(), connection));
+        self.arrived.send_modify(|arrived| *arrived += 1);
+        let mut closes = self.closes.subscribe();
+        async move {
+            // An error means that the test is over.
+            let _ = closes.wait_for(|closes| *closes).await;
+        }
+        .boxed()
+    }
+}
+
+/// The peers' routers and the own one.
+#[derive(Default)]
+pub(crate) struct Routes {
+    own: Mutex<BTreeSet<(Partition, TopicFilter)>>,
+    announced: Mutex<BTreeSet<(Partition, TopicFilter)>>,
+    /// Gates stay closed.
+    pub(crate) is_closed: AtomicBool,
+}
+
+impl Routes {
+    /// Partitions with a durable route that matches, as the own router sees it.
+    pub(crate) fn partitions(&self, topic: &TopicName) -> BTreeSet<Partition> {
+        let own = self.own.lock();
+        own.iter().filter(|(_, filter)| filter.matches(topic)).map(|(partition, _)| *partition).collect()
+    }
+
+    /// All filters, as peers and the own router see them: they must agree.
+    pub(crate) fn filters(&self) -> Vec<String> {
+        let own = self.own.lock().clone();
+        assert_eq!(own, *self.announced.lock(), "own routes and announced ones");
+        own.iter().map(|(_, filter)| filter.as_str().to_owned()).collect()
+    }
+}
+
+impl DurableRoutes for Routes {
+    fn set_partition(&self, partition: Partition, filters: &[TopicFilter]) {
+        let mut own = self.own.lock();
+        own.retain(|(of, _)| *of != partition);
+        own.extend(filters.iter().map(|filter| (partition, filter.clone())));
+    }
+
+    fn add(&self, partition: Partition, filter: &TopicFilter) {
+        self.own.lock().insert((partition, filter.clone()));
+    }
+
+    fn remove(&self, partition: Partition, filter: &TopicFilter) {
+        self.own.lock().remove(&(partition, filter.clone()));
+    }
+}
+
+impl RouteExchange for Routes {
+    fn announce_live(&self, _changes: Vec<RouteChange>) -> BoxFuture<'static, ()> {
+        futures::future::ready(()).boxed()
+    }
+
+    fn announce_durable(&self, changes: Vec<RouteChange>) -> BoxFuture<'static, Result<(), GateClosed>> {
+        let mut announced = self.announced.lock();
+        for change in changes {
+            match change {
+                RouteChange::Add(Route::Durable { partition, filter }) => {
+                    announced.insert((partition, filter))
+                }
+                RouteChange::Remove(Route::Durable { partition, filter }) => {
+                    announced.remove(&(partition, filter))
+                }
+                RouteChange::Add(Route::Live { .. }) | RouteChange::Remove(Route::Live { .. }) => {
+                    panic!("owners announce durable routes only")
+                }
+            };
+        }
+        let is_closed = self.is_closed.load(Ordering::SeqCst);
+        let closed = GateClosed { missing: vec![MemberId::new("stuck")] };
+        futures::future::ready(if is_closed { Err(closed) } else { Ok(()) }).boxed()
+    }
+
+    fn set_partition_routes(&self, partition: Partition, _epoch: OwnerEpoch, filters: Vec<TopicFilter>) {
+        let mut announced = self.announced.lock();
+        announced.retain(|(of, _)| *of != partition);
+        announced.extend(filters.into_iter().map(|filter| (partition, filter)));
+    }
+
+    fn release_partition(&self, _partition: Partition) {}
+}
+
+/// Clock, members, and what the owner said.
+#[derive(Default)]
+pub(crate) struct Around {
+    pub(crate) now_ms: AtomicU64,
+    pub(crate) awaited: Mutex<Vec<MemberId>>,
+    pub(crate) dead: Mutex<Vec<Member>>,
+    pub(crate) raised: Mutex<Vec<(PartitionGroup, OwnerEpoch)>>,
+    pub(crate) fenced: watch::Sender<Vec<PartitionGroup>>,
+}
+
+impl Surroundings for Around {
+    fn now_ms(&self) -> u64 {
+        self.now_ms.load(Ordering::SeqCst)
+    }
+
+    fn awaited_members(&self) -> Vec<MemberId> {
+        self.awaited.lock().clone()
+    }
+
+    fn is_dead(&self, host: &Member) -> bool {
+        self.dead.lock().contains(host)
+    }
+
+    fn raise_epoch(&self, group: PartitionGroup, epoch: OwnerEpoch) {
+        self.raised.lock().push((group, epoch));
+    }
+
+    fn fenced(&self, group: PartitionGroup) {
+        self.fenced.send_modify(|fenced| fenced.push(group));
+    }
+}

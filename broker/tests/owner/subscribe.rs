@@ -1,0 +1,121 @@
+//! Subscriptions: answered when they hold, and what they count for.
+
+use super::world::{World, options, payloads, request, subscription};
+use std::sync::atomic::Ordering;
+use tidemill_core::attach::AttachRequest;
+use tidemill_core::packet::{QoS, ReasonCode};
+
+#[tokio::test]
+async fn a_closed_gate_is_a_failure_and_leaves_nothing() {
+    let world = World::new().await;
+    let client = world.attach(request("c")).await.unwrap();
+    world.routes.is_closed.store(true, Ordering::SeqCst);
+    let asked =
+        vec![subscription("a", options(QoS::AtLeastOnce)), subscription("b", options(QoS::AtMostOnce))];
+
+    let reasons = world.subscribe(&client, asked).await.unwrap();
+
+    assert_eq!(reasons, [ReasonCode::UNSPECIFIED_ERROR, ReasonCode::SUCCESS]);
+    assert!(world.routes.filters().is_empty());
+    let world = world.crash(2).await;
+    let client = world.attach(request("c")).await.unwrap();
+    let kept: Vec<_> = client.grant.subscriptions.iter().map(|one| one.filter.as_str().to_owned()).collect();
+    assert!(kept.is_empty() || kept == ["b"] || kept == ["a", "b"], "{kept:?}");
+}
+
+#[tokio::test]
+async fn a_closed_gate_keeps_the_subscription_that_was_there() {
+    let world = World::new().await;
+    let client = world.subscriber("c", "a").await;
+    world.routes.is_closed.store(true, Ordering::SeqCst);
+
+    let reasons = world.subscribe(&client, vec![subscription("a", options(QoS::ExactlyOnce))]).await.unwrap();
+    assert_eq!(reasons, [ReasonCode::UNSPECIFIED_ERROR]);
+
+    let mut twice = super::world::message("a", "m");
+    twice.qos = QoS::ExactlyOnce;
+    world.publish(twice).await;
+    assert_eq!(world.deliveries(&client, 1).await[0].qos, QoS::AtLeastOnce);
+}
+
+#[tokio::test]
+async fn what_was_published_before_the_subscribe_is_not_delivered() {
+    let world = World::new().await;
+    let other = world.subscriber("other", "a").await;
+    world.publish_text("a", "before").await;
+    // In the same partition: the same client with a second filter.
+    world.subscribe(&other, vec![subscription("+", options(QoS::AtLeastOnce))]).await.unwrap();
+    world.publish_text("a", "after").await;
+
+    assert_eq!(payloads(&world.deliveries(&other, 2).await), ["before", "after"], "once for each queue");
+}
+
+#[tokio::test]
+async fn after_unsubscribing_the_backlog_is_still_delivered_and_nothing_later() {
+    let world = World::new().await;
+    let client = world.attach(AttachRequest { window: 1, ..request("c") }).await.unwrap();
+    let both = ["a", "b"].map(|filter| subscription(filter, options(QoS::AtLeastOnce)));
+    world.subscribe(&client, both.to_vec()).await.unwrap();
+    for text in ["1", "2", "3"] {
+        world.publish_text("a", text).await;
+    }
+    world.until(|| world.metrics.records_read.get() == 3).await;
+
+    let reasons = world.unsubscribe(&client, "a").await.unwrap();
+    assert_eq!(reasons, [ReasonCode::SUCCESS]);
+    assert_eq!(world.unsubscribe(&client, "a").await.unwrap(), [ReasonCode::NO_SUBSCRIPTION_EXISTED]);
+    assert_eq!(world.routes.filters(), ["b"]);
+    world.publish_text("b", "4").await;
+
+    for count in 1..=4 {
+        let deliveries = world.deliveries(&client, count).await;
+        world.ack(&client, vec![deliveries[count - 1].offset]);
+    }
+    assert_eq!(payloads(&world.deliveries(&client, 4).await), ["1", "2", "3", "4"]);
+    world.stop().await;
+    let left = world.state().await.into_iter().filter(|entry| entry.key.starts_with(&[1, 1])).count();
+    assert_eq!(left, 1, "the ended subscription is gone when its backlog is");
+}
+
+#[tokio::test]
+async fn routes_go_with_the_last_queue_of_a_filter() {
+    let world = World::new().await;
+    let clients = [world.subscriber("c", "a").await, world.subscriber("d", "a").await];
+    let filters = world.routes.filters().len();
+
+    for client in &clients {
+        assert!(!world.routes.filters().is_empty());
+        world.unsubscribe(client, "a").await.unwrap();
+    }
+
+    assert!((1..=2).contains(&filters), "one for each partition");
+    assert!(world.routes.filters().is_empty());
+}
+
+#[tokio::test]
+async fn more_subscriptions_than_allowed_are_refused_one_by_one() {
+    let world = World::new().await;
+    let client = world.attach(request("c")).await.unwrap();
+    let many: Vec<_> =
+        (0..101).map(|number| subscription(&number.to_string(), options(QoS::AtLeastOnce))).collect();
+
+    let reasons = world.subscribe(&client, many).await.unwrap();
+
+    assert_eq!(reasons.iter().filter(|reason| **reason == ReasonCode::GRANTED_QOS_1).count(), 100);
+    assert_eq!(reasons.last(), Some(&ReasonCode::QUOTA_EXCEEDED));
+}
+
+#[tokio::test]
+async fn operations_of_one_client_take_effect_in_the_order_they_were_sent() {
+    let world = World::new().await;
+    let client = world.attach(request("c")).await.unwrap();
+
+    for _ in 0..20 {
+        let asked = vec![subscription("a", options(QoS::AtLeastOnce))];
+        let (granted, ended) = tokio::join!(world.subscribe(&client, asked), world.unsubscribe(&client, "a"));
+        assert_eq!(granted.unwrap(), [ReasonCode::GRANTED_QOS_1]);
+        assert_eq!(ended.unwrap(), [ReasonCode::SUCCESS]);
+    }
+
+    assert!(world.routes.filters().is_empty());
+}

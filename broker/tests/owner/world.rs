@@ -1,0 +1,308 @@
+//! One owner on one log, and what a test does with them.
+
+use super::parts::{Around, Hosts, Routes, host};
+use bytes::Bytes;
+use bytestring::ByteString;
+use std::sync::Arc;
+use std::time::Duration;
+use tidemill_broker::cluster::{GroupCommand, Validity};
+use tidemill_broker::log::memory::{MemoryLog, Offsets};
+use tidemill_broker::log::state::{State, StateEntry};
+use tidemill_broker::log::{Log, Sequence};
+use tidemill_broker::owner::OwnerSide;
+use tidemill_broker::owner::metrics::OwnerMetrics;
+use tidemill_broker::owner::parts::OwnerParts;
+use tidemill_broker::owner::service::OwnerService;
+use tidemill_core::attach::{
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Delivery, Detach, OwnerError, QueueId,
+    SessionLifetime, SessionNumber, StoredSubscription, SubscribeRequest, SubscriptionReasons,
+    UnsubscribeRequest,
+};
+use tidemill_core::member::OwnerEpoch;
+use tidemill_core::message::Message;
+use tidemill_core::packet::{QoS, RetainHandling, SubscriptionOptions, Version};
+use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning, QueueKind};
+use tidemill_core::record::{Origin, Record, RecordBody};
+use tidemill_core::topic::{TopicFilter, TopicName};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// Bound on everything a test waits for: it fails then, it never hangs.
+const WAIT: Duration = Duration::from_secs(20);
+
+/// One owner of all groups.
+pub(crate) struct World {
+    pub(crate) log: Arc<MemoryLog>,
+    pub(crate) hosts: Arc<Hosts>,
+    pub(crate) routes: Arc<Routes>,
+    pub(crate) around: Arc<Around>,
+    pub(crate) validity: Arc<Validity>,
+    pub(crate) metrics: OwnerMetrics,
+    pub(crate) owner: Arc<OwnerService>,
+    pub(crate) partitioning: Partitioning,
+    commands: mpsc::Sender<GroupCommand>,
+    task: JoinHandle<()>,
+}
+
+/// A client that is attached.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) id: ByteString,
+    pub(crate) grant: AttachGrant,
+}
+
+pub(crate) fn request(client_id: &str) -> AttachRequest {
+    AttachRequest {
+        client_id: client_id.into(),
+        host: host(1),
+        version: Version::V5,
+        clean_start: false,
+        lifetime: SessionLifetime::Persistent { expiry_secs: 3_600 },
+        window: 100,
+        user: None,
+        will: None,
+    }
+}
+
+pub(crate) fn options(qos: QoS) -> SubscriptionOptions {
+    SubscriptionOptions {
+        qos,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
+    }
+}
+
+pub(crate) fn subscription(filter: &str, options: SubscriptionOptions) -> StoredSubscription {
+    StoredSubscription { filter: TopicFilter::parse(filter).unwrap(), options, identifier: None }
+}
+
+pub(crate) fn message(topic: &str, payload: &str) -> Message {
+    Message {
+        topic: TopicName::parse(topic).unwrap(),
+        payload: Bytes::copy_from_slice(payload.as_bytes()),
+        qos: QoS::AtLeastOnce,
+        retain: false,
+        properties: None,
+        publisher: "publisher".into(),
+        publish_time_ms: 0,
+    }
+}
+
+pub(crate) fn payloads(deliveries: &[Delivery]) -> Vec<String> {
+    let text = |delivery: &Delivery| String::from_utf8(delivery.record.message.payload.to_vec()).unwrap();
+    deliveries.iter().map(text).collect()
+}
+
+impl World {
+    /// Two partitions in one group, which is started.
+    pub(crate) async fn new() -> Self {
+        Self::with_offsets(Offsets::WithGaps).await
+    }
+
+    pub(crate) async fn with_offsets(offsets: Offsets) -> Self {
+        let log = MemoryLog::new(Partitioning::new(2, 1).unwrap(), offsets);
+        let world = Self::on(Arc::new(log), Arc::default(), Arc::default());
+        world.start(1).await;
+        world
+    }
+
+    /// An owner that has started nothing yet.
+    pub(crate) fn on(log: Arc<MemoryLog>, around: Arc<Around>, routes: Arc<Routes>) -> Self {
+        let partitioning = Partitioning::new(2, 1).unwrap();
+        let hosts = Arc::new(Hosts::default());
+        hosts.closes.send_replace(true);
+        let validity = Arc::new(Validity::always());
+        let metrics = OwnerMetrics::register(&prometheus::Registry::new()).unwrap();
+        let owner = OwnerService::new(OwnerParts {
+            partitioning,
+            subscriptions_max: 100,
+            log: log.clone(),
+            state: log.clone(),
+            hosts: hosts.clone(),
+            route_exchange: routes.clone(),
+            durable_routes: routes.clone(),
+            surroundings: around.clone(),
+            validity: validity.clone(),
+            metrics: metrics.clone(),
+        });
+        let (commands, commands_there) = mpsc::channel(4);
+        let task = tokio::spawn(owner.clone().run(commands_there));
+        Self { log, hosts, routes, around, validity, metrics, owner, partitioning, commands, task }
+    }
+
+    pub(crate) async fn start(&self, epoch: u32) {
+        let (group, epoch) = (PartitionGroup(0), OwnerEpoch(epoch));
+        self.commands.send(GroupCommand::Start { group, epoch }).await.unwrap();
+        // A stop that is answered proves that the start before it was taken; of a group that does not exist.
+        let (stopped, is_stopped) = oneshot::channel();
+        self.commands.send(GroupCommand::Stop { group: PartitionGroup(9), stopped }).await.unwrap();
+        within(is_stopped).await.unwrap();
+    }
+
+    pub(crate) async fn stop(&self) {
+        let (stopped, is_stopped) = oneshot::channel();
+        self.commands.send(GroupCommand::Stop { group: PartitionGroup(0), stopped }).await.unwrap();
+        within(is_stopped).await.unwrap();
+    }
+
+    /// The owner dies without a last word; another one starts on the same log. Routes belong to the partitions and stay.
+    pub(crate) async fn crash(mut self, epoch: u32) -> Self {
+        self.task.abort();
+        assert!(within(&mut self.task).await.unwrap_err().is_cancelled());
+        let world = Self::on(Arc::new(self.log.another_broker()), self.around.clone(), self.routes.clone());
+        world.start(epoch).await;
+        world
+    }
+
+    pub(crate) async fn attach(&self, request: AttachRequest) -> Result<Client, OwnerError> {
+        let id = request.client_id.clone();
+        within(self.owner.attach(request)).await.map(|grant| Client { id, grant })
+    }
+
+    /// An attach to be spawned.
+    pub(crate) fn owner_attach(
+        &self,
+        request: AttachRequest,
+    ) -> impl Future<Output = Result<AttachGrant, OwnerError>> + Send + 'static {
+        self.owner.attach(request)
+    }
+
+    pub(crate) fn detach(&self, client: &Client) {
+        let (client_id, connection) = (client.id.clone(), client.grant.connection);
+        self.owner.detach(Detach { client_id, connection, session_expiry_secs: None });
+    }
+
+    pub(crate) async fn subscribe(
+        &self,
+        client: &Client,
+        subscriptions: Vec<StoredSubscription>,
+    ) -> Result<SubscriptionReasons, OwnerError> {
+        let (client_id, connection) = (client.id.clone(), client.grant.connection);
+        within(self.owner.subscribe(SubscribeRequest { client_id, connection, subscriptions })).await
+    }
+
+    pub(crate) async fn unsubscribe(
+        &self,
+        client: &Client,
+        filter: &str,
+    ) -> Result<SubscriptionReasons, OwnerError> {
+        let (client_id, connection) = (client.id.clone(), client.grant.connection);
+        let filters = vec![TopicFilter::parse(filter).unwrap()];
+        within(self.owner.unsubscribe(UnsubscribeRequest { client_id, connection, filters })).await
+    }
+
+    /// A persistent client with one subscription of QoS 1.
+    pub(crate) async fn subscriber(&self, client_id: &str, filter: &str) -> Client {
+        let client = self.attach(request(client_id)).await.unwrap();
+        let granted = self.subscribe(&client, vec![subscription(filter, options(QoS::AtLeastOnce))]).await;
+        assert!(!granted.unwrap()[0].is_failure());
+        client
+    }
+
+    /// Publishes as the router does: to every partition with a route. Returns when it is committed.
+    pub(crate) async fn publish(&self, message: Message) -> Vec<(Partition, Offset)> {
+        let mut offsets = Vec::new();
+        for partition in self.routes.partitions(&message.topic) {
+            let (done, is_done) = oneshot::channel();
+            let done = Box::new(move |result| drop(done.send(result)));
+            self.log.append(partition, &mut |sequence| encode(&message, sequence), done);
+            offsets.push((partition, within(is_done).await.unwrap().unwrap()));
+        }
+        offsets
+    }
+
+    /// Appends to the partitions that `routes` name, and hears nothing of it.
+    pub(crate) fn append_unanswered(&self, routes: &Routes, message: Message) {
+        for partition in routes.partitions(&message.topic) {
+            self.log.append(partition, &mut |sequence| encode(&message, sequence), Box::new(drop));
+        }
+    }
+
+    pub(crate) async fn publish_text(&self, topic: &str, payload: &str) -> Vec<(Partition, Offset)> {
+        self.publish(message(topic, payload)).await
+    }
+
+    pub(crate) fn queue(&self, client: &Client) -> QueueId {
+        queue(&client.id, client.grant.session)
+    }
+
+    pub(crate) fn ack(&self, client: &Client, offsets: Vec<Offset>) {
+        let queue = self.queue(client);
+        let partition = self.partitioning.partition_of(QueueKind::Session, &client.id);
+        self.owner.acked(Acked { queue, partition, connection: client.grant.connection, offsets });
+    }
+
+    /// Everything delivered to a connection once there are `count` deliveries.
+    pub(crate) async fn deliveries(&self, client: &Client, count: usize) -> Vec<Delivery> {
+        self.deliveries_to(&client.id, client.grant.connection, count).await
+    }
+
+    pub(crate) async fn deliveries_to(
+        &self,
+        id: &str,
+        connection: ConnectionEpoch,
+        count: usize,
+    ) -> Vec<Delivery> {
+        self.until(|| self.hosts.delivered(id, connection).len() >= count).await;
+        self.hosts.delivered(id, connection)
+    }
+
+    /// Waits until `is_so`, looked at after everything that reaches a host and every few milliseconds.
+    pub(crate) async fn until(&self, is_so: impl Fn() -> bool) {
+        let mut arrived = self.hosts.arrived.subscribe();
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        let so = async {
+            while !is_so() {
+                tokio::select! {
+                    changed = arrived.changed() => changed.unwrap(),
+                    _ = look.tick() => {}
+                }
+            }
+        };
+        within(so).await;
+    }
+
+    /// Waits until everything reported before this call is stored: a commit that began after it has ended.
+    pub(crate) async fn stored(&self) {
+        let client = self.attach(request("witness")).await.unwrap();
+        // Reports before it were taken with this one or earlier; the second attach needs a commit that begins later.
+        self.detach(&client);
+        self.until(|| self.metrics.attached.get() < self.metrics.sessions.get()).await;
+        let client = self.attach(request("witness")).await.unwrap();
+        self.detach(&client);
+    }
+
+    /// The state as another broker finds it; fences this owner.
+    pub(crate) async fn state(&self) -> Vec<StateEntry> {
+        let opened = self.log.another_broker();
+        let partitions = self.partitioning.partitions().collect();
+        within(opened.open(PartitionGroup(0), partitions)).await.unwrap().entries
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub(crate) fn queue(client_id: &str, number: SessionNumber) -> QueueId {
+    QueueId { kind: QueueKind::Session, name: client_id.into(), number }
+}
+
+fn encode(message: &Message, sequence: Sequence) -> Bytes {
+    let mut record = record(message.clone());
+    record.origin.producer = sequence.producer;
+    record.origin.sequence = sequence.sequence;
+    record.encode()
+}
+
+pub(crate) fn record(message: Message) -> Record {
+    let origin = Origin { member: host(7), producer: 1, sequence: 0 };
+    Record { body: RecordBody::Inline, retry: false, origin, unique_id: None, message }
+}
+
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(WAIT, future).await.expect("it happens in time")
+}

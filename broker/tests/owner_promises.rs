@@ -1,0 +1,16 @@
+//! What the owner promises, on the log in memory and with hosts and peers played by the test.
+
+#[path = "owner/attach.rs"]
+mod attach;
+#[path = "owner/change.rs"]
+mod change;
+#[path = "owner/delivery.rs"]
+mod delivery;
+#[path = "owner/model.rs"]
+mod model;
+#[path = "owner/parts.rs"]
+mod parts;
+#[path = "owner/subscribe.rs"]
+mod subscribe;
+#[path = "owner/world.rs"]
+mod world;
