@@ -1,4 +1,5 @@
 //! Membership and ownership by leases, against a real Kubernetes API: `TIDEMILL_E2E_KUBECONFIG` names it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
