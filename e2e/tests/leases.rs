@@ -271,6 +271,24 @@ async fn a_member_that_others_expired_ends_and_a_new_start_joins_with_a_higher_e
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_its_owner_lost_is_given_back_and_claimed_anew() {
+    let leases = Leases::create(&["a"]).await;
+    let a = leases.start("a");
+    a.owns(usize::from(GROUPS)).await;
+    let before = a.owned();
+
+    a.owned.send_modify(|owned| {
+        owned.remove(&PartitionGroup(2));
+    });
+    a.coordination.group_lost(PartitionGroup(2));
+
+    a.owns(usize::from(GROUPS)).await;
+    assert!(a.owned()[&PartitionGroup(2)] > before[&PartitionGroup(2)]);
+    a.coordination.leave().await;
+    a.die().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_epoch_that_the_owner_raised_is_written_into_the_lease() {
     let leases = Leases::create(&["a"]).await;
     let a = leases.start("a");
