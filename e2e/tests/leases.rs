@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Namespace;
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use tidemill_broker::cluster::peer::random_u64;
 use tidemill_broker::cluster::{ClusterView, Coordination, GroupCommand};
 use tidemill_contract::names;
 use tidemill_core::member::{MemberEpoch, MemberId, OwnerEpoch};
-use tidemill_core::membership::lease::{LeaseContent, MemberLease};
+use tidemill_core::membership::lease::{GroupLease, LeaseContent, MemberLease};
 use tidemill_core::membership::timings::Timings;
 use tidemill_core::partition::PartitionGroup;
 use tokio::sync::watch;
@@ -83,6 +83,12 @@ impl Leases {
         (spec.holder_identity.filter(|holder| !holder.is_empty()), spec.lease_transitions.unwrap())
     }
 
+    /// Writes an object that nobody uses.
+    async fn write(&self, name: &str, content: &LeaseContent) {
+        let lease = replacement(&self.get(name).await, content);
+        self.api.replace(name, &PostParams::default(), &lease).await.unwrap();
+    }
+
     /// Expires a member as another one would, but without waiting.
     async fn expire(&self, member: &str) {
         let name = names::member_lease(CLUSTER, member);
@@ -106,12 +112,16 @@ impl Leases {
 
     /// Starts a member that is ready at once.
     fn start(&self, id: &str) -> Member {
+        self.start_at(id, Place::DataDirectory { uid: format!("directory-of-{id}") }, timings())
+    }
+
+    fn start_at(&self, id: &str, place: Place, timings: Timings) -> Member {
         let config = LeaseConfig {
             member: MemberId::new(id),
-            place: Place::DataDirectory { uid: format!("directory-of-{id}") },
+            place,
             endpoint: format!("{id}.example:7883"),
             group_count: GROUPS,
-            timings: Some(timings()),
+            timings: Some(timings),
             strict_identity: true,
         };
         let api = LeaseApi::with_config(CLUSTER, Some(&self.namespace), self.config.clone()).unwrap();
@@ -129,6 +139,46 @@ impl Leases {
         });
         coordination.ready_to_serve();
         Member { id: MemberId::new(id), coordination, driver, owner, owned }
+    }
+}
+
+/// Pods as objects only: no kubelet runs them, and the test writes their status.
+struct Pods {
+    api: Api<Pod>,
+}
+
+impl Pods {
+    async fn create(leases: &Leases, names: &[&str]) -> Self {
+        let client = Client::try_from(leases.config.clone()).unwrap();
+        let mut account = ServiceAccount::default();
+        account.metadata.name = Some("default".into());
+        let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &leases.namespace);
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+        let pods = Self { api: Api::namespaced(client, &leases.namespace) };
+        for name in names {
+            let pod = serde_json::json!({
+                "metadata": {"name": name, "labels": {names::LABEL_CLUSTER: CLUSTER}},
+                "spec": {"containers": [{"name": "broker", "image": "none"}]},
+            });
+            let pod = serde_json::from_value(pod).unwrap();
+            pods.api.create(&PostParams::default(), &pod).await.unwrap();
+        }
+        pods
+    }
+
+    async fn place(&self, name: &str) -> Place {
+        Place::Pod { uid: self.api.get(name).await.unwrap().metadata.uid.unwrap() }
+    }
+
+    /// Writes what a kubelet would say of the broker's container.
+    async fn report(&self, name: &str, container_id: &str, state: serde_json::Value) {
+        let container = serde_json::json!({
+            "name": "broker", "image": "none", "imageID": "", "ready": true, "restartCount": 0,
+            "containerID": container_id, "state": state,
+        });
+        let status = serde_json::json!({"status": {"containerStatuses": [container]}});
+        let parameters = PatchParams::default();
+        self.api.patch_status(name, &parameters, &Patch::Merge(&status)).await.unwrap();
     }
 }
 
@@ -268,6 +318,45 @@ async fn a_member_that_others_expired_ends_and_a_new_start_joins_with_a_higher_e
     assert!(again.owned().iter().all(|(group, epoch)| epoch > &epochs[group]));
     again.coordination.leave().await;
     again.die().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminated_container_proves_the_death_of_its_member_without_any_wait() {
+    let leases = Leases::create(&["a", "c"]).await;
+    // Objects that were used before, so that nobody waits to see whether they are new.
+    for group in 0..GROUPS {
+        let released = GroupLease { holder: None, epoch: OwnerEpoch(1) };
+        leases.write(&names::group_lease(CLUSTER, group), &LeaseContent::Group(released)).await;
+    }
+    for member in ["a", "c"] {
+        let vacant = MemberLease::vacant(MemberEpoch(1));
+        leases.write(&names::member_lease(CLUSTER, member), &LeaseContent::Member(vacant)).await;
+    }
+    let pods = Pods::create(&leases, &["a", "c"]).await;
+    let started = k8s_openapi::jiff::Timestamp::now();
+    pods.report("c", "containerd://1", serde_json::json!({"running": {"startedAt": started}})).await;
+    // Without a proof nothing of this would end in time.
+    let timings = Timings { duration: Duration::from_secs(3_600), ..timings() };
+    let a = leases.start_at("a", pods.place("a").await, timings);
+    let c = leases.start_at("c", pods.place("c").await, timings);
+    a.owns(3).await;
+    c.owns(3).await;
+    let known = async {
+        let container = |lease: Lease| lease.metadata.annotations.unwrap()["tidemill.dev/container"].clone();
+        while container(leases.get("demo.member.c").await) != "containerd://1" {}
+    };
+    timeout(PATIENCE, known).await.expect("the lease names the container");
+
+    c.die().await;
+    let ended = serde_json::json!({
+        "running": null, "terminated": {"exitCode": 137, "containerID": "containerd://1"},
+    });
+    pods.report("c", "containerd://1", ended).await;
+
+    a.owns(6).await;
+    assert_eq!(leases.member("c").await.0, None, "the expiry was written");
+    a.coordination.leave().await;
+    a.die().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -68,7 +68,7 @@ pub struct LeaseConfig {
     pub group_count: u16,
     /// `None`: by the number of members.
     pub timings: Option<Timings>,
-    /// A pod of the same name with another UID proves nothing.
+    /// A pod of the same name with another UID proves nothing. Without pods it never does.
     pub strict_identity: bool,
 }
 
@@ -176,10 +176,10 @@ fn protocol_config(config: &LeaseConfig) -> MembershipConfig {
         mode: Mode::Disconnect,
         timings: config.timings,
         view: ViewUse::Ignored,
-        identity: if config.strict_identity {
-            StatefulSetIdentity::Doubted
-        } else {
-            StatefulSetIdentity::Trusted
+        // Only a StatefulSet promises that there is one broker of a name.
+        identity: match &config.place {
+            Place::Pod { .. } if !config.strict_identity => StatefulSetIdentity::Trusted,
+            Place::Pod { .. } | Place::DataDirectory { .. } => StatefulSetIdentity::Doubted,
         },
         seed: random_u64(),
     }
