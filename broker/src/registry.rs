@@ -15,8 +15,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError, SessionLifetime,
-    SessionNumber,
+    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
+    SessionLifetime, SessionNumber,
 };
 use tidemill_core::member::Member;
 use tidemill_core::packet::ReasonCode;
@@ -171,7 +171,11 @@ impl Registry {
             }
             (None, Ok(connection)) => {
                 if let Some(owner) = self.owner.get() {
-                    owner.detach(Detach { client_id: client_id.clone(), connection, session_expiry_secs: None });
+                    owner.detach(Detach {
+                        client_id: client_id.clone(),
+                        connection,
+                        session_expiry_secs: None,
+                    });
                 }
             }
             (None, Err(_)) => {}
