@@ -2,10 +2,10 @@
 
 mod health;
 
-use crate::app::{ConnectionThreads, DataPath, Wiring};
-use crate::cluster::{ClusterView, MemberInfo};
+use crate::cluster::{ClusterView, MemberInfo, Validity};
+use crate::metrics::Metrics;
+use crate::router::{Router, RouterProbe};
 use axum::Json;
-use axum::Router;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -16,7 +16,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tidemill_contract::admin::{BrokerStatus, MemberStatus, OwnedGroup, Problem};
 use tidemill_contract::config;
+use tidemill_core::partition::Partitioning;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// The admin port cannot be opened.
@@ -35,15 +37,32 @@ pub struct AdminError {
 pub struct Admin {
     socket: TcpListener,
     address: SocketAddr,
-    routes: Router,
+    routes: axum::Router,
 }
 
-type WaitingFor = dyn Fn() -> Vec<String> + Send + Sync;
+/// Names what readiness waits for; empty when it waits for nothing.
+pub type WaitingFor = dyn Fn() -> Vec<String> + Send + Sync;
+
+/// What the admin port tells about.
+pub struct AdminParts {
+    /// Placement of queues.
+    pub partitioning: Partitioning,
+    /// Whether this broker may act.
+    pub validity: Arc<Validity>,
+    /// Whose partitions must have routes.
+    pub router: Arc<Router>,
+    /// What `/metrics` shows.
+    pub metrics: Metrics,
+    /// The cluster as this broker sees it.
+    pub view: watch::Receiver<Arc<ClusterView>>,
+    /// What else readiness waits for; asked each time.
+    pub waiting_for: Arc<WaitingFor>,
+    /// The threads of connections, for the health check.
+    pub threads: Vec<Handle>,
+}
 
 struct Shared {
-    data_path: DataPath,
-    view: watch::Receiver<Arc<ClusterView>>,
-    waiting_for: Arc<WaitingFor>,
+    parts: AdminParts,
     health: Health,
 }
 
@@ -53,22 +72,14 @@ impl Admin {
     /// # Errors
     ///
     /// [`AdminError`]: the broker must not start without it.
-    pub async fn bind(
-        config: &config::Admin,
-        data_path: &DataPath,
-        wiring: &Wiring,
-        threads: &Arc<ConnectionThreads>,
-    ) -> Result<Self, AdminError> {
+    pub async fn bind(config: &config::Admin, parts: AdminParts) -> Result<Self, AdminError> {
         let failed = |source| AdminError { address: config.address.clone(), source };
+        let probe = RouterProbe::new(&parts.router).map_err(|error| failed(io::Error::other(error)))?;
         let socket = TcpListener::bind(&config.address).await.map_err(failed)?;
         let address = socket.local_addr().map_err(failed)?;
-        let shared = Arc::new(Shared {
-            data_path: data_path.clone(),
-            view: wiring.view.clone(),
-            waiting_for: Arc::clone(&wiring.waiting_for),
-            health: Health::new(data_path, Arc::clone(threads)),
-        });
-        let mut routes = Router::new()
+        let health = Health::new(probe, parts.threads.clone());
+        let shared = Arc::new(Shared { parts, health });
+        let mut routes = axum::Router::new()
             .route("/healthz", get(healthz))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics));
@@ -110,14 +121,14 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
 }
 
 async fn metrics(State(shared): State<Arc<Shared>>) -> Response {
-    match shared.data_path.metrics.render() {
+    match shared.parts.metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response(),
         Err(error) => problem(StatusCode::INTERNAL_SERVER_ERROR, "metrics", error.to_string()),
     }
 }
 
 async fn status(State(shared): State<Arc<Shared>>) -> Json<BrokerStatus> {
-    let view = shared.view.borrow().clone();
+    let view = shared.parts.view.borrow().clone();
     let waiting_for = shared.waiting_for();
     Json(BrokerStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -128,7 +139,7 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<BrokerStatus> {
         waiting_for,
         partition_groups: shared.owned_groups(&view),
         members: view.members.values().map(|info| member_status(info, &view)).collect(),
-        connections: shared.data_path.metrics.connections(),
+        connections: shared.parts.metrics.connections(),
     })
 }
 
@@ -144,11 +155,11 @@ async fn wrong_method(request: axum::extract::Request) -> Response {
 
 impl Shared {
     fn waiting_for(&self) -> Vec<String> {
-        let mut waiting_for = (self.waiting_for)();
-        if !self.data_path.validity.is_valid() {
+        let mut waiting_for = (self.parts.waiting_for)();
+        if !self.parts.validity.is_valid() {
             waiting_for.push("membership".to_owned());
         }
-        let unknown = self.data_path.router.unknown_partitions();
+        let unknown = self.parts.router.unknown_partitions();
         if !unknown.is_empty() {
             waiting_for.push(format!("routes of {} partitions", unknown.len()));
         }
@@ -156,8 +167,8 @@ impl Shared {
     }
 
     fn owned_groups(&self, view: &ClusterView) -> Vec<OwnedGroup> {
-        let unknown = self.data_path.router.unknown_partitions();
-        let partitioning = self.data_path.partitioning;
+        let unknown = self.parts.router.unknown_partitions();
+        let partitioning = self.parts.partitioning;
         let groups = partitioning.groups().zip(&view.owners);
         let owned = groups.filter_map(|(group, owner)| Some((group, owner.as_ref()?)));
         owned

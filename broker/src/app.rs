@@ -2,12 +2,11 @@
 //! admin`, and takes them down in the other direction.
 
 mod data_path;
-mod threads;
 
 pub use data_path::{DataPath, Foundation, Wiring};
-pub use threads::{ConnectionThreads, default_count};
 
-use crate::admin::{Admin, AdminError};
+use crate::admin::{Admin, AdminError, AdminParts};
+use crate::connection::{ConnectionThreads, Services, default_count};
 use crate::listener::{BindError, ConnectionCount, Listener};
 use futures::future::BoxFuture;
 use std::io;
@@ -37,8 +36,8 @@ pub enum StartError {
     /// The admin port cannot be opened.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The system gives no threads.
-    #[error("threads of connections cannot be started")]
+    /// The system gives no threads, or no random bytes.
+    #[error("the system does not give what the broker needs")]
     Threads(#[source] io::Error),
     /// The metrics contradict each other: a fault of the program.
     #[error("metrics cannot be registered")]
@@ -48,7 +47,7 @@ pub enum StartError {
 /// A running broker.
 pub struct Running {
     data_path: DataPath,
-    services: Arc<crate::connection::Services>,
+    services: Arc<Services>,
     threads: Arc<ConnectionThreads>,
     addresses: Vec<SocketAddr>,
     admin_address: SocketAddr,
@@ -67,7 +66,7 @@ pub struct Running {
 pub async fn start(
     config: &Config,
     foundation: Foundation,
-    wire: impl FnOnce(&DataPath) -> Wiring,
+    wire: impl FnOnce(&DataPath) -> Result<Wiring, StartError>,
 ) -> Result<Running, StartError> {
     config.check()?;
     let mut listeners = Vec::new();
@@ -75,15 +74,24 @@ pub async fn start(
         listeners.push(Listener::bind(listener).await?);
     }
     let addresses = listeners.iter().map(Listener::address).collect();
-    let data_path = DataPath::new(config, foundation)?;
-    let wiring = wire(&data_path);
+    let data_path = DataPath::new(foundation)?;
+    let wiring = wire(&data_path)?;
     let services = data_path.connect(config, &wiring);
     let count = config.threads.map_or_else(default_count, usize::from);
     let threads = Arc::new(ConnectionThreads::start(count, &services).map_err(StartError::Threads)?);
 
     let mut tasks = JoinSet::new();
     let accepting = CancellationToken::new();
-    let admin = Admin::bind(&config.admin, &data_path, &wiring, &threads).await?;
+    let parts = AdminParts {
+        partitioning: data_path.partitioning,
+        validity: Arc::clone(&data_path.validity),
+        router: Arc::clone(&data_path.router),
+        metrics: data_path.metrics.clone(),
+        view: wiring.view.clone(),
+        waiting_for: Arc::clone(&wiring.waiting_for),
+        threads: threads.handles().to_vec(),
+    };
+    let admin = Admin::bind(&config.admin, parts).await?;
     let admin_address = admin.address();
     tasks.spawn(admin.serve());
     let wills = Arc::clone(&services.wills);

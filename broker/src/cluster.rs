@@ -3,6 +3,8 @@
 pub mod directory;
 pub mod exchange;
 pub mod forward;
+pub mod lease;
+pub mod local;
 pub mod node;
 pub mod peer;
 pub mod wire;
@@ -136,6 +138,11 @@ pub trait Coordination: Send + Sync + 'static {
 
     /// Which members answer on their peer links; written into the member lease with the next renewal.
     fn set_reachable(&self, reachable: Vec<MemberId>);
+
+    /// Digest of this broker's routes, for people and for members that join; written with the next renewal.
+    fn set_route_digest(&self, digest: u128) {
+        let _ = digest;
+    }
 
     /// Completes when this incarnation's membership has ended against its will: the process must exit.
     fn ended(&self) -> BoxFuture<'static, String>;

@@ -4,18 +4,20 @@
 mod handshake;
 mod input;
 mod packets;
+mod services;
 mod subscriptions;
 mod sweep;
+mod threads;
 mod will;
 
+pub use services::{OwnerHandle, ServiceParts, Services};
+pub use threads::{ConnectionThreads, default_count};
 pub use will::Wills;
 
-use crate::cluster::Validity;
-use crate::mailbox::{CloseReason, Flush, Mailbox, MailboxContext, Turn};
-use crate::metrics::{ClosedBy, Metrics};
-use crate::owner::OwnerSide;
-use crate::registry::{Registered, Registry};
-use crate::router::{Publisher, RouteCache, Router};
+use crate::mailbox::{CloseReason, Flush, Mailbox, Turn};
+use crate::metrics::ClosedBy;
+use crate::registry::Registered;
+use crate::router::{Publisher, RouteCache};
 use bytes::BytesMut;
 use futures::future::BoxFuture;
 use handshake::Connected;
@@ -23,22 +25,17 @@ use input::Input;
 use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use subscriptions::SubscriptionWork;
 use tidemill_codec::Codec;
-use tidemill_contract::config::Limits;
 use tidemill_core::attach::{Detach, SessionLifetime};
-use tidemill_core::member::Member;
 use tidemill_core::packet::{Disconnect, Packet, PublishPacket, ReasonCode, Will};
-use tidemill_core::partition::{Offset, Partitioning};
+use tidemill_core::partition::Offset;
 use tidemill_core::session::inbound::Inbound;
 use tidemill_core::session::state::Subscriptions;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
-
-pub(crate) use sweep::sweep_thread;
 
 /// What is queued when a connection ends may take this long to leave.
 const FAREWELL_WAIT: Duration = Duration::from_secs(2);
@@ -47,61 +44,6 @@ const LINGER_WAIT: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 1 << 20;
 /// Reads in one poll of the task; then other connections have their turn.
 const TURNS_PER_POLL: usize = 8;
-
-/// What all connections of a broker work with.
-#[derive(Debug)]
-pub struct Services {
-    /// This broker.
-    pub own: Member,
-    /// Bounds.
-    pub limits: Limits,
-    /// Longest session expiry in seconds.
-    pub max_expiry_secs: u32,
-    /// Placement of sessions.
-    pub partitioning: Partitioning,
-    /// Whether this broker may act.
-    pub validity: Arc<Validity>,
-    /// Where messages go.
-    pub router: Arc<Router>,
-    /// Who is connected.
-    pub registry: Arc<Registry>,
-    /// The owners of sessions.
-    pub owner: OwnerHandle,
-    /// Wills that wait for their delay.
-    pub wills: Arc<Wills>,
-    /// What mailboxes share.
-    pub mailboxes: Arc<MailboxContext>,
-    /// Where connections are counted.
-    pub metrics: Metrics,
-    /// Set once, when the broker stops.
-    pub stopping: AtomicBool,
-}
-
-/// The owners of all sessions, as this broker reaches them.
-#[derive(Clone)]
-pub struct OwnerHandle(pub Arc<dyn OwnerSide>);
-
-impl std::fmt::Debug for OwnerHandle {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("OwnerHandle")
-    }
-}
-
-impl std::ops::Deref for OwnerHandle {
-    type Target = dyn OwnerSide;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.0
-    }
-}
-
-impl Services {
-    /// Whether the broker stops: no client is let in any more.
-    #[must_use]
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-}
 
 /// Serves one client from its first byte to its last. Runs on a thread of connections; ends by itself, whatever the
 /// client does, once its mailbox is asked to close.
@@ -247,6 +189,9 @@ impl Connection {
             let state = self.mailbox.poll_state(context);
             if let Some(reason) = state.closing {
                 return Poll::Ready(reason);
+            }
+            if state.must_flush {
+                self.mailbox.flush();
             }
             if state.is_blocked && self.writer.as_ref().as_ref().poll_write_ready(context).is_ready() {
                 self.mailbox.handle_writable();

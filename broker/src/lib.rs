@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod app;
+pub mod assembly;
 pub mod cluster;
 pub mod config_file;
 pub mod connection;

@@ -1,8 +1,7 @@
 //! Where clients come in. An accept loop never waits for a client: it hands the socket to a thread of connections and
 //! takes the next one.
 
-use crate::app::ConnectionThreads;
-use crate::connection::{Services, serve};
+use crate::connection::{ConnectionThreads, Services, serve};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -42,7 +42,8 @@ pub enum AppendError {
     Closed,
 }
 
-/// Called exactly once, from a thread of the log, when the append is committed or will never be. It must not block.
+/// Called exactly once, from a thread of the log, when the append is committed or will never be. It must not block, and
+/// must not own the log: the log could then be dropped by its own thread.
 pub type AppendDone = Box<dyn FnOnce(Result<Offset, AppendError>) + Send>;
 
 /// Builds the bytes of a record once its place in the sequence of this producer and partition is known. It runs inside

@@ -13,11 +13,11 @@ pub use flush::{Flush, Probe};
 pub use turn::Turn;
 pub(crate) use turn::{monotonic_us, unix_ms};
 
-use crate::cluster::Validity;
 use crate::metrics::Metrics;
 use buffer::OutBuffer;
 use bytestring::ByteString;
 use parking_lot::Mutex;
+use std::fmt;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,14 +39,19 @@ pub struct MailboxLimits {
 }
 
 /// What all mailboxes of a broker share.
-#[derive(Debug)]
 pub struct MailboxContext {
     /// Their bounds.
     pub limits: MailboxLimits,
     /// Where drops and latencies are counted.
     pub metrics: Metrics,
-    /// Whether this broker may acknowledge.
-    pub validity: Arc<Validity>,
+    /// Whether this broker may acknowledge; asked just before each acknowledgement.
+    pub may_acknowledge: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl fmt::Debug for MailboxContext {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("MailboxContext").field("limits", &self.limits).finish_non_exhaustive()
+    }
 }
 
 /// Why a connection ends.
@@ -82,6 +87,8 @@ struct Inner {
     closing: Option<CloseReason>,
     /// Some turn will flush it.
     is_dirty: bool,
+    /// The connection's task is to flush it: an acknowledgement was queued outside of any turn.
+    is_left_to_task: bool,
     /// Some thread writes to the socket, without the lock.
     is_writing: bool,
     /// The socket took no more; the connection's task waits for it.
@@ -93,6 +100,8 @@ struct Inner {
 pub struct MailboxState {
     /// The connection is to end.
     pub closing: Option<CloseReason>,
+    /// Something was queued that no turn will write: call [`Mailbox::flush`]. Told once.
+    pub must_flush: bool,
     /// The socket took no more bytes: wait until it is writable, then [`Mailbox::handle_writable`].
     pub is_blocked: bool,
     /// As many publishes are unacknowledged as may be.
@@ -116,6 +125,7 @@ impl Mailbox {
             waker: None,
             closing: None,
             is_dirty: false,
+            is_left_to_task: false,
             is_writing: false,
             is_blocked: false,
         };
@@ -189,6 +199,7 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         inner.window.complete(ticket, reason);
         if self.encode_acks(&mut inner, monotonic_us()) {
+            inner.is_left_to_task = true;
             wake(inner);
         }
     }
@@ -248,6 +259,7 @@ impl Mailbox {
             inner.waker = Some(context.waker().clone());
         }
         MailboxState {
+            must_flush: std::mem::take(&mut inner.is_left_to_task),
             closing: inner.closing,
             is_blocked: inner.is_blocked,
             is_window_full: inner.window.is_full(),
@@ -304,7 +316,7 @@ impl Mailbox {
         }
         let mut is_any = false;
         while let Some(ready) = inner.window.poll_ack() {
-            if !self.context.validity.is_valid() {
+            if !(self.context.may_acknowledge)() {
                 inner.closing = Some(CloseReason::Broker(ReasonCode::SERVER_SHUTTING_DOWN));
                 return true;
             }

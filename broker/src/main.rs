@@ -1,3 +1,137 @@
-//! The binary.
+//! The binary: command line, logs, signals.
 
-fn main() {}
+use anyhow::Context;
+use clap::{Args, Parser, Subcommand};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tidemill_broker::assembly;
+use tidemill_broker::config_file::{self, Environment, Overrides};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// The Tidemill MQTT broker.
+#[derive(Debug, Parser)]
+#[command(name = "tidemill-broker", version, args_conflicts_with_subcommands = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    serve: Serve,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the broker (the default).
+    Serve(Serve),
+    /// Check a config file and exit.
+    CheckConfig {
+        /// The config file.
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// Config file, YAML. Flags win over it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where clients connect, such as mqtt://127.0.0.1:1883; replaces the listeners of the file. Repeatable.
+    #[arg(long, value_name = "URL")]
+    listen: Vec<String>,
+    /// Address of the admin port.
+    #[arg(long, value_name = "ADDR")]
+    admin: Option<String>,
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Let clients in without credentials, also beyond loopback.
+    #[arg(long)]
+    allow_anonymous: bool,
+    /// One config key, such as limits.connections=1000. Repeatable.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    // First, because everything that speaks TLS asks for it.
+    let is_installed = rustls::crypto::ring::default_provider().install_default().is_ok();
+    debug_assert!(is_installed, "nothing else installs a provider");
+    end_process_on_panic();
+    let command_line = CommandLine::parse();
+    let outcome = match command_line.command {
+        Some(Command::CheckConfig { file }) => check_config(&file),
+        Some(Command::Serve(serve)) => run(serve),
+        None => run(command_line.serve),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tidemill-broker: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A panic anywhere ends the process: a broker with a dead part is worse than one that starts anew.
+fn end_process_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
+}
+
+fn check_config(file: &std::path::Path) -> anyhow::Result<()> {
+    config_file::load(Some(file), &Overrides::default(), &Environment::read())?;
+    println!("{} is valid", file.display());
+    Ok(())
+}
+
+fn run(serve: Serve) -> anyhow::Result<()> {
+    start_logging();
+    let overrides = Overrides {
+        listen: serve.listen,
+        admin: serve.admin,
+        data: serve.data,
+        allow_anonymous: serve.allow_anonymous,
+        settings: serve.set,
+    };
+    let environment = Environment::read();
+    let config = config_file::load(serve.config.as_deref(), &overrides, &environment)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("the system gives no threads")?;
+    runtime.block_on(async {
+        // Before anything starts, so that no signal is missed.
+        let mut terminate = signal(SignalKind::terminate()).context("signals cannot be received")?;
+        let mut interrupt = signal(SignalKind::interrupt()).context("signals cannot be received")?;
+        let mut running = assembly::start(&config, &environment).await?;
+        let outcome = tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            reason = running.failed() => Err(anyhow::anyhow!(reason)),
+        };
+        tracing::info!("stopping");
+        tokio::select! {
+            () = running.stop() => outcome,
+            _ = terminate.recv() => Err(anyhow::anyhow!("stopped at once by a second signal")),
+            _ = interrupt.recv() => Err(anyhow::anyhow!("stopped at once by a second signal")),
+        }
+    })
+}
+
+/// Lines for people on a terminal, JSON elsewhere; `TIDEMILL_LOG` filters, `info` is the default.
+fn start_logging() {
+    let filter = EnvFilter::try_from_env("TIDEMILL_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if std::io::stderr().is_terminal() {
+        subscriber.init();
+    } else {
+        subscriber.json().init();
+    }
+}

@@ -92,7 +92,7 @@ impl Metrics {
     ///
     /// [`prometheus::Error`] if a name is taken twice: a fault of this module.
     pub fn new() -> Result<Self, prometheus::Error> {
-        let registry = Registry::new_custom(Some("tidemill".into()), None)?;
+        let registry = Registry::new();
         let by_qos = |name: &str, help: &str| -> Result<[IntCounter; 3], prometheus::Error> {
             let counters = counter_vec(&registry, name, help, "qos")?;
             Ok(["0", "1", "2"].map(|qos| counters.with_label_values(&[qos])))
@@ -245,8 +245,12 @@ fn add(counters: &[IntCounter; 3], by_qos: [u64; 3], byte_counter: &IntCounter, 
     }
 }
 
+fn full_name(name: &str) -> String {
+    format!("tidemill_{name}")
+}
+
 fn counter(registry: &Registry, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
-    let counter = IntCounter::new(name, help)?;
+    let counter = IntCounter::new(full_name(name), help)?;
     registry.register(Box::new(counter.clone()))?;
     Ok(counter)
 }
@@ -257,19 +261,19 @@ fn counter_vec(
     help: &str,
     label: &str,
 ) -> Result<IntCounterVec, prometheus::Error> {
-    let counters = IntCounterVec::new(Opts::new(name, help), &[label])?;
+    let counters = IntCounterVec::new(Opts::new(full_name(name), help), &[label])?;
     registry.register(Box::new(counters.clone()))?;
     Ok(counters)
 }
 
 fn gauge(registry: &Registry, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
-    let gauge = IntGauge::new(name, help)?;
+    let gauge = IntGauge::new(full_name(name), help)?;
     registry.register(Box::new(gauge.clone()))?;
     Ok(gauge)
 }
 
 fn histogram(registry: &Registry, name: &str, help: &str) -> Result<Histogram, prometheus::Error> {
-    let options = HistogramOpts::new(name, help).buckets(LATENCY_BUCKETS.to_vec());
+    let options = HistogramOpts::new(full_name(name), help).buckets(LATENCY_BUCKETS.to_vec());
     let histogram = Histogram::with_opts(options)?;
     registry.register(Box::new(histogram.clone()))?;
     Ok(histogram)

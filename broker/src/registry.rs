@@ -15,7 +15,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, SessionLifetime, SessionNumber,
+    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
+    SessionLifetime, SessionNumber,
 };
 use tidemill_core::member::Member;
 use tidemill_core::packet::ReasonCode;
@@ -120,9 +121,18 @@ impl Registry {
         }
     }
 
-    /// All attachments of this host in `group`, for its new owner, with the connections that they are of.
+    /// Asks every clean session to end: messages for it may have been lost. Answers how many there were.
+    pub fn close_clean_sessions(&self) -> usize {
+        let clean: Vec<_> = self.all().into_iter().filter(|registered| !registered.is_persistent()).collect();
+        for registered in &clean {
+            registered.mailbox.close(CloseReason::Broker(ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR));
+        }
+        clean.len()
+    }
+
+    /// All attachments of this host in `group`, for its new owner.
     #[must_use]
-    pub fn attachments(&self, group: PartitionGroup) -> Vec<(Arc<Registered>, Attachment)> {
+    pub fn attachments(&self, group: PartitionGroup) -> Vec<Attachment> {
         let is_in_group = |registered: &Arc<Registered>| {
             let client_id = &registered.request.client_id;
             self.partitioning.group_of(self.partitioning.partition_of(QueueKind::Session, client_id)) == group
@@ -131,37 +141,44 @@ impl Registry {
         attached
             .map(|registered| {
                 let (in_flight, done) = registered.mailbox.offsets();
-                let attachment = Attachment {
+                Attachment {
                     request: registered.request.clone(),
                     session: registered.session,
                     connection: *registered.connection.lock(),
                     done,
                     in_flight,
-                };
-                (registered, attachment)
+                }
             })
             .collect()
     }
 
-    /// Tells the new owner of `group` about all attachments here, and goes on as it answers. A connection that was
-    /// replaced meanwhile is closed with 0x8E. Does nothing before [`Registry::connect`].
-    pub async fn reattach(&self, group: PartitionGroup) {
-        let Some(owner) = self.owner.get() else { return };
-        let (registered, attachments): (Vec<_>, Vec<_>) = self.attachments(group).into_iter().unzip();
-        match owner.reattach(group, self.own.clone(), attachments).await {
-            Ok(outcomes) => {
-                for (registered, outcome) in registered.iter().zip(outcomes) {
-                    match outcome {
-                        Ok(connection) => *registered.connection.lock() = connection,
-                        Err(error) => {
-                            tracing::info!(client_id = %registered.request.client_id, %error, "not re-attached");
-                            let reason = CloseReason::Broker(ReasonCode::SESSION_TAKEN_OVER);
-                            registered.mailbox.close(reason);
-                        }
-                    }
+    /// Goes on as a new owner answered for one attachment. A connection that it cannot have is closed; for one that has
+    /// ended since, the owner hears of the end under the new name.
+    pub fn reattached(&self, told: &Attachment, answer: Result<ConnectionEpoch, OwnerError>) {
+        let client_id = &told.request.client_id;
+        let current = self.find(client_id).filter(|current| *current.connection.lock() == told.connection);
+        match (current, answer) {
+            (Some(registered), Ok(connection)) => *registered.connection.lock() = connection,
+            (Some(registered), Err(error)) => {
+                tracing::info!(%client_id, %error, "not re-attached");
+                let reason = match error {
+                    OwnerError::TakenOver => ReasonCode::SESSION_TAKEN_OVER,
+                    OwnerError::Unavailable => ReasonCode::UNSPECIFIED_ERROR,
+                    OwnerError::NotAuthorized => ReasonCode::NOT_AUTHORIZED,
+                    OwnerError::QuotaExceeded => ReasonCode::QUOTA_EXCEEDED,
+                };
+                registered.mailbox.close(CloseReason::Broker(reason));
+            }
+            (None, Ok(connection)) => {
+                if let Some(owner) = self.owner.get() {
+                    owner.detach(Detach {
+                        client_id: client_id.clone(),
+                        connection,
+                        session_expiry_secs: None,
+                    });
                 }
             }
-            Err(error) => tracing::warn!(group = group.0, %error, "re-attach failed"),
+            (None, Err(_)) => {}
         }
     }
 

@@ -2,15 +2,15 @@
 //! once for all three.
 
 mod live;
-mod local_exchange;
 mod matches;
+mod probe;
 mod publish;
 mod routes;
 mod tables;
 
 pub use live::LiveSubscription;
-pub use local_exchange::LocalExchange;
 pub use matches::{Publisher, RouteCache};
+pub use probe::RouterProbe;
 pub use publish::PublishDone;
 
 use crate::cluster::{Forwarder, RouteExchange};

@@ -7,7 +7,12 @@ mod client;
 
 use broker::Broker;
 use client::Client;
+use rumqttc::{AsyncClient, Event, Incoming, MqttOptions};
 use std::sync::atomic::Ordering;
+use tidemill_broker::cluster::{LiveClass, Route, RouteChange};
+use tidemill_broker::mailbox::Turn;
+use tidemill_broker::router::{Publisher, RouteCache};
+use tidemill_core::member::MemberId;
 use tidemill_core::packet::{QoS, Version};
 use tidemill_core::partition::Partition;
 use tidemill_core::topic::TopicFilter;
@@ -58,4 +63,99 @@ async fn puback_leaves_only_after_the_commit_and_in_order_of_receipt() {
     let sequences: Vec<_> = broker.log.records(1).iter().map(|record| record.origin.sequence).collect();
     assert_eq!(sequences, [0, 1, 2]);
     assert_eq!(broker.log.records(3)[0].message.payload, "keep");
+}
+
+#[tokio::test]
+async fn puback_waits_until_every_peer_with_a_live_route_has_the_message() {
+    let broker = Broker::start().await;
+    let router = &broker.data_path.router;
+    let add = |filter: &str, class| {
+        RouteChange::Add(Route::Live { filter: TopicFilter::parse(filter).unwrap(), class })
+    };
+    let any = [add("t/#", LiveClass::AnyQos), add("t/x", LiveClass::AnyQos)];
+    router.apply_peer_routes(&MemberId::new("peer-1"), &any);
+    router.apply_peer_routes(&MemberId::new("peer-2"), &[add("t/+", LiveClass::QosZeroOnly)]);
+    let mut publisher = Client::connect(broker.address(), Version::V3_1_1, "publisher").await;
+
+    publisher.publish("t/x", b"both", None).await;
+    publisher.publish("t/x", b"one", Some(1)).await;
+    assert_eq!(publisher.ping().await, [], "peer-1 has not answered");
+
+    let sent: Vec<_> =
+        broker.peers.forwards().iter().map(|(to, payload, _)| (to.clone(), payload.clone())).collect();
+    let expected = [("peer-1", "both"), ("peer-2", "both"), ("peer-1", "one")];
+    assert_eq!(
+        sent,
+        expected.map(|(to, payload)| (to.to_owned(), payload.to_owned())),
+        "one frame for each peer"
+    );
+    broker.peers.answer_all();
+    assert_eq!(publisher.receive().await.body, [0, 1]);
+
+    router.set_peer_routes(&MemberId::new("peer-1"), [].into());
+    publisher.publish("t/x", b"nobody", Some(2)).await;
+    assert_eq!(publisher.receive().await.body, [0, 2], "a peer that is gone is not waited for");
+}
+
+#[tokio::test]
+async fn a_forwarded_message_is_delivered_here_and_never_forwarded_again() {
+    let broker = Broker::start().await;
+    let router = &broker.data_path.router;
+    let route = Route::Live { filter: TopicFilter::parse("t").unwrap(), class: LiveClass::AnyQos };
+    router.apply_peer_routes(&MemberId::new("peer-1"), &[RouteChange::Add(route)]);
+    router.apply_durable(Partition(0), &[TopicFilter::parse("t").unwrap()], &[]);
+    let mut subscriber = Client::connect(broker.address(), Version::V3_1_1, "subscriber").await;
+    subscriber.subscribe(&[("t", QoS::AtLeastOnce)]).await;
+
+    let record = client::record("t", "forwarded");
+    let mut cache = RouteCache::new(Publisher::Other);
+    {
+        let mut turn = Turn::begin(router.metrics());
+        router.deliver_forwarded(&record, &mut cache, &mut turn);
+        turn.finish();
+    }
+
+    assert_eq!(subscriber.receive().await.message(), ("t".into(), Some(1), b"forwarded".to_vec()));
+    assert!(broker.peers.forwards().is_empty() && broker.log.records(0).is_empty());
+}
+
+#[tokio::test]
+async fn a_partition_whose_routes_are_unknown_counts_as_matching_everything() {
+    let broker = Broker::start().await;
+    broker.data_path.router.forget_partition_routes(Partition(2));
+    let mut publisher = Client::connect(broker.address(), Version::V3_1_1, "publisher").await;
+
+    publisher.publish("t", b"kept", Some(1)).await;
+    publisher.receive().await;
+    publisher.publish("t", b"not kept", None).await;
+    publisher.ping().await;
+    broker.data_path.router.set_partition_routes(Partition(2), [].into());
+    publisher.publish("t", b"nobody", Some(2)).await;
+    publisher.receive().await;
+
+    assert_eq!(broker.log.records(2).len(), 1);
+}
+
+#[tokio::test]
+async fn rumqttc_publishes_and_receives() {
+    let broker = Broker::start().await;
+    let mut options = MqttOptions::new("rumqttc", "127.0.0.1", broker.address().port());
+    options.set_clean_session(true);
+    let (client, mut events) = AsyncClient::new(options, 10);
+    client.subscribe("r/#", rumqttc::QoS::AtLeastOnce).await.unwrap();
+
+    let mut received = Vec::new();
+    while received.len() < 5 {
+        match events.poll().await.unwrap() {
+            Event::Incoming(Incoming::SubAck(_)) => {
+                for number in 0..5_u8 {
+                    client.publish("r/x", rumqttc::QoS::AtLeastOnce, false, [number]).await.unwrap();
+                }
+            }
+            Event::Incoming(Incoming::Publish(publish)) => received.push(publish.payload[0]),
+            Event::Incoming(_) | Event::Outgoing(_) => {}
+        }
+    }
+
+    assert_eq!(received, [0, 1, 2, 3, 4]);
 }

@@ -1,9 +1,9 @@
 //! The parts between a client's socket and the log, and what is built around them.
 
+use crate::admin::WaitingFor;
 use crate::cluster::{ClusterView, Forwarder, RouteExchange, Validity};
-use crate::connection::{OwnerHandle, Services, Wills};
+use crate::connection::{ServiceParts, Services};
 use crate::log::Log;
-use crate::mailbox::{MailboxContext, MailboxLimits};
 use crate::metrics::Metrics;
 use crate::owner::OwnerSide;
 use crate::registry::Registry;
@@ -11,7 +11,6 @@ use crate::router::Router;
 use futures::future::BoxFuture;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use tidemill_contract::config::Config;
 use tidemill_core::member::Member;
 use tidemill_core::partition::Partitioning;
@@ -58,7 +57,7 @@ pub struct Wiring {
     /// The cluster as this broker sees it.
     pub view: watch::Receiver<Arc<ClusterView>>,
     /// What readiness still waits for, beside listeners, validity and routes of partitions. Called at each `/readyz`.
-    pub waiting_for: Arc<dyn Fn() -> Vec<String> + Send + Sync>,
+    pub waiting_for: Arc<WaitingFor>,
     /// Gives back groups and membership when the broker stops. Bounded by itself.
     pub leave: BoxFuture<'static, ()>,
     /// Completes with the reason when the process must exit: the membership ended, an owner or a link panicked.
@@ -71,7 +70,7 @@ impl DataPath {
     /// # Errors
     ///
     /// [`prometheus::Error`] if a metric has two meanings: a fault of the program.
-    pub fn new(_config: &Config, foundation: Foundation) -> Result<Self, prometheus::Error> {
+    pub fn new(foundation: Foundation) -> Result<Self, prometheus::Error> {
         let Foundation { own, partitioning, validity, log } = foundation;
         let metrics = Metrics::new()?;
         let router = Arc::new(Router::new(own.clone(), partitioning, log, metrics.clone()));
@@ -83,26 +82,17 @@ impl DataPath {
     pub(super) fn connect(&self, config: &Config, wiring: &Wiring) -> Arc<Services> {
         self.router.connect(Arc::clone(&wiring.exchange), Arc::clone(&wiring.forwarder));
         self.registry.connect(Arc::clone(&wiring.owner));
-        let limits = MailboxLimits {
-            messages: usize::try_from(config.limits.mailbox_messages).unwrap_or(usize::MAX),
-            bytes: usize::try_from(config.limits.mailbox_bytes).unwrap_or(usize::MAX),
-        };
-        let mailboxes =
-            MailboxContext { limits, metrics: self.metrics.clone(), validity: Arc::clone(&self.validity) };
-        Arc::new(Services {
-            own: self.own.clone(),
-            limits: config.limits.clone(),
-            max_expiry_secs: config.sessions.max_expiry_secs,
-            partitioning: self.partitioning,
-            validity: Arc::clone(&self.validity),
-            router: Arc::clone(&self.router),
-            registry: Arc::clone(&self.registry),
-            owner: OwnerHandle(Arc::clone(&wiring.owner)),
-            wills: Arc::new(Wills::new(Arc::clone(&self.router))),
-            mailboxes: Arc::new(mailboxes),
-            metrics: self.metrics.clone(),
-            stopping: AtomicBool::new(false),
-        })
+        Services::new(
+            config,
+            ServiceParts {
+                own: self.own.clone(),
+                partitioning: self.partitioning,
+                validity: Arc::clone(&self.validity),
+                router: Arc::clone(&self.router),
+                registry: Arc::clone(&self.registry),
+                owner: Arc::clone(&wiring.owner),
+            },
+        )
     }
 }
 

@@ -52,16 +52,11 @@ pub struct ForwardCounts {
 }
 
 /// Both directions of forwarding.
+#[derive(Default)]
 pub struct Forwards {
     outgoing: RwLock<BTreeMap<MemberId, Arc<Mutex<Outgoing>>>>,
     incoming: Mutex<BTreeMap<MemberId, Arc<Mutex<Incoming>>>>,
     counts: ForwardCounts,
-}
-
-impl Default for Forwards {
-    fn default() -> Self {
-        Self { outgoing: RwLock::default(), incoming: Mutex::default(), counts: ForwardCounts::default() }
-    }
 }
 
 impl Forwards {

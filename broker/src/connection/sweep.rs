@@ -42,7 +42,7 @@ impl Drop for Watched {
 }
 
 /// Sweeps the connections of this thread until it is dropped. Start it once on each thread of connections.
-pub(crate) async fn sweep_thread(services: Arc<Services>) {
+pub(super) async fn sweep_thread(services: Arc<Services>) {
     let mut every = tokio::time::interval(VALIDITY_EVERY);
     every.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut round = 0_u32;

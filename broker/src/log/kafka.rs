@@ -5,6 +5,7 @@ mod clients;
 mod consumers;
 mod producer;
 mod reader;
+mod seats;
 mod state;
 mod topics;
 mod watermarks;
@@ -21,6 +22,7 @@ use rdkafka::admin::AdminOptions;
 use rdkafka::error::KafkaError;
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 use reader::KafkaReader;
+use seats::Seats;
 use state::Opening;
 use std::sync::Arc;
 use std::time::Duration;
@@ -99,7 +101,7 @@ pub struct KafkaLog {
 struct Inner {
     settings: Arc<KafkaSettings>,
     appender: Appender,
-    consumers: Consumers,
+    seats: Seats,
     probe: Arc<Consumer>,
     admin: Admin,
 }
@@ -116,7 +118,7 @@ impl KafkaLog {
         let unavailable = |error: KafkaError| settings.unavailable(&error);
         let inner = Inner {
             appender: Appender::start(Arc::clone(&settings)).map_err(unavailable)?,
-            consumers: Consumers::new(Arc::clone(&settings)),
+            seats: Seats::new(Consumers::new(Arc::clone(&settings))),
             probe: Arc::new(high_watermark_probe(&settings).map_err(unavailable)?),
             admin: admin(&settings).map_err(unavailable)?,
             settings,

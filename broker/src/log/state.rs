@@ -63,7 +63,8 @@ pub enum OpenError {
 pub enum CommitOutcome {
     /// All changes are durable.
     Committed,
-    /// Another owner has opened the group: nothing was written, and nothing ever will be. Stop serving it.
+    /// Another owner has opened the group, or the store has finished with this one: nothing was written (unless this
+    /// repeats a commit that was unknown), and nothing ever will be. Stop serving it.
     Fenced,
     /// It is not known whether the changes are durable. Repeat the same commit until it is; acknowledge nothing.
     Unknown,

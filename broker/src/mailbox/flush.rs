@@ -60,6 +60,10 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         inner.is_dirty = false;
         if inner.is_blocked {
+            // The task waits for the socket; it must not when the connection is to end.
+            if inner.closing.is_some() {
+                wake(inner);
+            }
             return;
         }
         self.write(inner);
@@ -143,7 +147,6 @@ fn write_socket(socket: &OwnedWriteHalf, chunk: &mut Chunk) -> Written {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Validity;
     use crate::mailbox::{LiveDelivery, MailboxContext, MailboxLimits, OpenedClient, Turn};
     use crate::metrics::Metrics;
     use std::num::NonZeroU16;
@@ -202,7 +205,7 @@ mod tests {
         let context = Arc::new(MailboxContext {
             limits: MailboxLimits { messages: usize::MAX, bytes: usize::MAX },
             metrics: metrics.clone(),
-            validity: Arc::new(Validity::always()),
+            may_acknowledge: Box::new(|| true),
         });
         let mailbox = Mailbox::new(context, Flush::PlainTcp(Arc::clone(&writer)));
         mailbox.open(OpenedClient {

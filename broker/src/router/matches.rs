@@ -163,7 +163,6 @@ impl RouteCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Validity;
     use crate::mailbox::{Flush, MailboxContext, MailboxLimits, Probe};
     use crate::metrics::Metrics;
     use proptest::prelude::*;
@@ -247,7 +246,7 @@ mod tests {
         let context = Arc::new(MailboxContext {
             limits: MailboxLimits { messages: 1, bytes: 1 },
             metrics: Metrics::new().unwrap(),
-            validity: Arc::new(Validity::always()),
+            may_acknowledge: Box::new(|| true),
         });
         let new = |_| Mailbox::new(Arc::clone(&context), Flush::Probe(Arc::new(Probe::default())));
         (0..3).map(new).collect()

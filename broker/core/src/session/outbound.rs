@@ -310,7 +310,9 @@ mod tests {
                     match outbound.admit(QoS::AtLeastOnce, Source::Queue(delivered)) {
                         Admission::Send(Some(id)) => { at_client.push(id); sent.push(delivered); }
                         Admission::Wait => outbound.push_pending(pending(delivered, Source::Queue(delivered))),
-                        other => prop_assert!(false, "{:?}", other),
+                        unexpected @ (Admission::Send(None) | Admission::InFlight | Admission::Done) => {
+                            prop_assert!(false, "{:?}", unexpected);
+                        }
                     }
                     delivered += 1;
                 }

@@ -107,7 +107,8 @@ fn assigned_consumer(
     config.create_with_context(Context)
 }
 
-/// Appends to the log: never gives up, so that nothing is stored behind a hole.
+/// Appends to the log: never gives up, and if Kafka refuses a record for good the producer ends with it, so that nothing
+/// is stored behind a hole.
 pub(super) fn log_producer<C>(settings: &KafkaSettings, context: C) -> KafkaResult<ThreadedProducer<C>>
 where
     C: ProducerContext + 'static,
@@ -116,6 +117,7 @@ where
     let mut config = producer(settings, "log");
     config
         .set("message.timeout.ms", "0")
+        .set("enable.gapless.guarantee", "true")
         .set("linger.ms", "1")
         .set("queue.buffering.max.messages", "100000")
         .set("queue.buffering.max.kbytes", "131072");

@@ -25,6 +25,7 @@ pub(super) struct Consumers {
     settings: Arc<KafkaSettings>,
     topic: String,
     pool: Mutex<Vec<Arc<Pooled>>>,
+    freed: Arc<Notify>,
 }
 
 /// All consumers have a reader of this partition already, or Kafka's client refuses.
@@ -39,7 +40,7 @@ pub(super) enum AttachError {
 impl Consumers {
     pub(super) fn new(settings: Arc<KafkaSettings>) -> Self {
         let topic = settings.topics.log();
-        Self { settings, topic, pool: Mutex::default() }
+        Self { settings, topic, pool: Mutex::default(), freed: Arc::new(Notify::new()) }
     }
 
     /// Starts to fetch `partition` from `position`. Blocks shortly.
@@ -58,6 +59,11 @@ impl Consumers {
         Ok(attachment)
     }
 
+    /// Wakes those who wait when a place came free.
+    pub(super) fn freed(&self) -> &Notify {
+        &self.freed
+    }
+
     fn reserve(&self, partition: Partition) -> Result<Arc<Pooled>, AttachError> {
         let mut pool = self.pool.lock();
         if let Some(pooled) = pool.iter().find(|pooled| pooled.used.lock().insert(partition.0)) {
@@ -72,6 +78,7 @@ impl Consumers {
             used: Mutex::new(BTreeSet::from([partition.0])),
             detached: Mutex::default(),
             wake: Condvar::new(),
+            freed: Arc::clone(&self.freed),
             thread: Mutex::new(None),
         });
         let served = Arc::clone(&pooled);
@@ -108,6 +115,7 @@ struct Pooled {
     used: Mutex<BTreeSet<u16>>,
     detached: Mutex<Detached>,
     wake: Condvar,
+    freed: Arc<Notify>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -155,6 +163,7 @@ impl Pooled {
             tracing::debug!(%error, partition = partition.0, "not unassigned");
         }
         self.used.lock().remove(&partition.0);
+        self.freed.notify_waiters();
     }
 }
 
@@ -173,7 +182,7 @@ impl Attachment {
     }
 
     /// Is notified when the queue is no longer empty.
-    pub(super) fn wake(&self) -> &Notify {
+    pub(super) fn wake(&self) -> &Arc<Notify> {
         &self.wake
     }
 }

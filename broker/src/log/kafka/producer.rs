@@ -160,3 +160,6 @@ impl Shared {
         Some(Waiting { record, pending })
     }
 }
+
+#[cfg(test)]
+mod tests;

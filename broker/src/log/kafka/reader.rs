@@ -1,7 +1,7 @@
 //! Reads one partition of the log. An offset that Kafka does not have is an error with bounds, never a jump.
 
 use super::Inner;
-use super::consumers::Attachment;
+use super::seats::{Seat, Taken};
 use crate::log::{Bounds, LogReader, READ_BYTES_MAX, READ_RECORDS_MAX, ReadError, ReadEvent, StoredRecord};
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -19,64 +19,53 @@ pub(super) struct KafkaReader {
     inner: Arc<Inner>,
     partition: Partition,
     position: Offset,
-    attached: Option<Attached>,
+    seat: Arc<Seat>,
     /// The end was yielded at this position.
     end_yielded: bool,
 }
 
-struct Attached {
-    attachment: Attachment,
-    /// An end of the partition that is known and was not yielded: from attaching, or told behind records.
-    end: Offset,
-}
-
 /// What the queue had.
 enum Polled {
-    Records(Vec<StoredRecord>, Behind),
+    Records(Vec<StoredRecord>),
     End,
     Failed(KafkaError),
     Nothing,
 }
 
-/// What was behind the records.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Behind {
-    End,
-    Unknown,
-}
-
 impl KafkaReader {
     pub(super) fn new(inner: Arc<Inner>, partition: Partition, position: Offset) -> Self {
-        Self { inner, partition, position, attached: None, end_yielded: false }
+        let seat = inner.seats.add(partition);
+        Self { inner, partition, position, seat, end_yielded: false }
     }
 
     async fn read(&mut self) -> Result<ReadEvent, ReadError> {
-        let mut closings = self.inner.appender.closings();
+        let inner = Arc::clone(&self.inner);
+        let seat = Arc::clone(&self.seat);
+        let _asked = inner.seats.ask(&seat);
+        let mut closings = inner.appender.closings();
         loop {
             if *closings.borrow() {
-                self.attached = None;
+                seat.leave();
                 return Err(ReadError::Closed);
             }
-            let (polled, at_known_end) = {
-                let attached = match self.attached.take() {
-                    Some(attached) => attached,
-                    None => self.attach().await?,
-                };
-                let attached = self.attached.insert(attached);
-                (poll(&attached.attachment, self.position), self.position == attached.end)
+            let position = self.position;
+            let looked = seat.with(|taken| {
+                let polled = poll(taken, position);
+                (polled, position == taken.end, Arc::clone(taken.attachment.wake()))
+            });
+            let Some((polled, at_known_end, wake)) = looked else {
+                self.sit().await?;
+                continue;
             };
             match polled {
-                Polled::Records(records, behind) => {
+                Polled::Records(records) => {
                     self.position = records.last().map_or(self.position, |last| last.offset + 1);
                     self.end_yielded = false;
-                    if let (Behind::End, Some(attached)) = (behind, &mut self.attached) {
-                        attached.end = self.position;
-                    }
                     return Ok(ReadEvent::Records(records));
                 }
                 Polled::Failed(error) => {
-                    // Attaching again finds out whether the position is out of range.
-                    self.attached = None;
+                    // Sitting down again finds out whether the position is out of range.
+                    seat.leave();
                     let Bounds { start, end } = self.inner.bounds(self.partition).await?;
                     return Err(self
                         .check_range(start, end)
@@ -88,9 +77,8 @@ impl KafkaReader {
                 Polled::End => continue,
                 Polled::Nothing => {}
             }
-            let Some(attached) = &self.attached else { continue };
             tokio::select! {
-                () = attached.attachment.wake().notified() => {}
+                () = wake.notified() => {}
                 _ = closings.wait_for(|closed| *closed) => {}
                 () = tokio::time::sleep(RECHECK) => {}
             }
@@ -102,15 +90,10 @@ impl KafkaReader {
         ReadEvent::End(self.position)
     }
 
-    async fn attach(&self) -> Result<Attached, ReadError> {
+    async fn sit(&self) -> Result<(), ReadError> {
         let Bounds { start, end } = self.inner.bounds(self.partition).await?;
         self.check_range(start, end)?;
-        let inner = Arc::clone(&self.inner);
-        let (partition, position) = (self.partition, self.position);
-        let attaching = tokio::task::spawn_blocking(move || inner.consumers.attach(partition, position));
-        let attachment = attaching.await.map_err(|_| ReadError::Closed)?;
-        let attachment = attachment.map_err(|error| self.unavailable(&error))?;
-        Ok(Attached { attachment, end })
+        self.inner.seats.sit(&self.seat, self.partition, self.position, end).await
     }
 
     fn check_range(&self, start: Offset, end: Offset) -> Result<(), ReadError> {
@@ -127,11 +110,10 @@ impl KafkaReader {
 
 /// Takes from the queue what fits one event. A failure behind records takes their place: they are fetched again when
 /// the reader goes on.
-fn poll(attachment: &Attachment, position: Offset) -> Polled {
-    let mut records = Vec::new();
+fn poll(taken: &mut Taken, position: Offset) -> Polled {
+    let mut records: Vec<StoredRecord> = Vec::new();
     let mut bytes = 0;
-    let mut behind = Behind::Unknown;
-    let Some(queue) = attachment.queue() else { return Polled::Nothing };
+    let Some(queue) = taken.attachment.queue() else { return Polled::Nothing };
     while records.len() < READ_RECORDS_MAX && bytes < READ_BYTES_MAX {
         match queue.poll(Duration::ZERO) {
             Some(Ok(message)) => {
@@ -141,16 +123,16 @@ fn poll(attachment: &Attachment, position: Offset) -> Polled {
                     records.push(record);
                 }
             }
-            Some(Err(KafkaError::PartitionEOF(_))) if records.is_empty() => return Polled::End,
             Some(Err(KafkaError::PartitionEOF(_))) => {
-                behind = Behind::End;
+                let Some(last) = records.last() else { return Polled::End };
+                taken.end = last.offset + 1;
                 break;
             }
-            None => break,
             Some(Err(error)) => return Polled::Failed(error),
+            None => break,
         }
     }
-    if records.is_empty() { Polled::Nothing } else { Polled::Records(records, behind) }
+    if records.is_empty() { Polled::Nothing } else { Polled::Records(records) }
 }
 
 fn stored(message: &BorrowedMessage<'_>) -> Option<StoredRecord> {

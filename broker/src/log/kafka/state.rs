@@ -9,7 +9,7 @@ use super::clients::{Consumer, state_producer};
 use crate::log::state::{CommitOutcome, OpenError, OpenedGroup, StateWrite, StateWriter};
 use futures::future::BoxFuture;
 use load::load;
-use owner::{Commit, Owner};
+use owner::{Commit, CommitLimits, Owner};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer as _;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Opening {
         self.fence(&producer, deadline)?;
         let entries = load(self, deadline).map_err(unavailable)?;
         let (commits, taken) = mpsc::channel(1);
-        let owner = Owner::new(producer, self.settings.topics.state());
+        let owner = Owner::new(producer, self.settings.topics.state(), CommitLimits::default());
         std::thread::Builder::new()
             .name(format!("tidemill-pg-{}", self.group.0))
             .spawn(move || owner.run(taken))

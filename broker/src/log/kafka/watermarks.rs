@@ -27,7 +27,8 @@ pub(super) fn watermarks<C: ConsumerContext>(
     }
 }
 
-/// Whether `error` is that of a leader that moves or is being found.
+/// Whether `error` is that of a leader that moves or is being found. The topics were checked when the broker started, so
+/// one that is unknown is unknown only for now.
 fn is_passing(error: &KafkaError) -> bool {
     matches!(
         error.rdkafka_error_code(),
@@ -38,6 +39,9 @@ fn is_passing(error: &KafkaError) -> bool {
                 | RDKafkaErrorCode::FencedLeaderEpoch
                 | RDKafkaErrorCode::UnknownLeaderEpoch
                 | RDKafkaErrorCode::BrokerTransportFailure
+                | RDKafkaErrorCode::UnknownPartition
+                | RDKafkaErrorCode::UnknownTopic
+                | RDKafkaErrorCode::UnknownTopicOrPartition
         )
     )
 }

@@ -8,10 +8,21 @@ use rdkafka::producer::{BaseRecord, Producer as _};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
 
-/// Bound of one commit, with everything that is tried for it.
-const COMMIT_MAX: Duration = Duration::from_secs(15);
-/// Bound of one request to the transaction coordinator.
-const STEP_MAX: Duration = Duration::from_secs(5);
+/// How long a commit may take.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CommitLimits {
+    /// Bound of one commit, with everything that is tried for it.
+    pub(super) commit: Duration,
+    /// Bound of one request to the transaction coordinator.
+    pub(super) step: Duration,
+}
+
+impl Default for CommitLimits {
+    fn default() -> Self {
+        Self { commit: Duration::from_secs(15), step: Duration::from_secs(5) }
+    }
+}
+
 /// How often the reports of what was sent are looked for. The client's own flush would look after 100 ms.
 const FLUSH_PAUSE: Duration = Duration::from_micros(500);
 /// Pause before a failed attempt is repeated.
@@ -26,6 +37,7 @@ pub(super) struct Commit {
 pub(super) struct Owner {
     producer: TransactionalProducer,
     topic: String,
+    limits: CommitLimits,
     transaction: Transaction,
 }
 
@@ -51,8 +63,8 @@ enum Failure {
 
 impl Owner {
     /// Takes a producer that has fenced all former ones.
-    pub(super) fn new(producer: TransactionalProducer, topic: String) -> Self {
-        Self { producer, topic, transaction: Transaction::None }
+    pub(super) fn new(producer: TransactionalProducer, topic: String, limits: CommitLimits) -> Self {
+        Self { producer, topic, limits, transaction: Transaction::None }
     }
 
     /// Serves commits until the writer is dropped.
@@ -65,7 +77,7 @@ impl Owner {
     }
 
     fn commit(&mut self, writes: &[StateWrite]) -> CommitOutcome {
-        let deadline = Instant::now() + COMMIT_MAX;
+        let deadline = Instant::now() + self.limits.commit;
         loop {
             match self.resolve().and_then(|()| self.attempt(writes, deadline)) {
                 Ok(()) => return CommitOutcome::Committed,
@@ -93,11 +105,23 @@ impl Owner {
         match self.transaction {
             Transaction::None => return Ok(()),
             Transaction::Over => return Err(Failure::Over),
-            Transaction::Committing => self.judge(self.producer.commit_transaction(STEP_MAX))?,
-            Transaction::Broken => self.judge(self.producer.abort_transaction(STEP_MAX))?,
+            Transaction::Committing => self.judge(self.producer.commit_transaction(self.limits.step))?,
+            Transaction::Broken => self.judge(self.abort())?,
         }
         self.transaction = Transaction::None;
         Ok(())
+    }
+
+    /// Aborts the open transaction. The client waits for reports of what was sent, so they are taken meanwhile.
+    fn abort(&self) -> Result<(), KafkaError> {
+        std::thread::scope(|scope| {
+            let aborting = scope.spawn(|| self.producer.abort_transaction(self.limits.step));
+            while !aborting.is_finished() {
+                self.producer.poll(Duration::ZERO);
+                std::thread::sleep(FLUSH_PAUSE);
+            }
+            aborting.join().unwrap_or(Err(KafkaError::Canceled))
+        })
     }
 
     fn attempt(&mut self, writes: &[StateWrite], deadline: Instant) -> Result<(), Failure> {
@@ -171,5 +195,84 @@ fn abort(failure: Failure) -> Failure {
     match failure {
         Failure::Over => Failure::Over,
         Failure::Abort(error) | Failure::Again(error) => Failure::Abort(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::kafka::KafkaSettings;
+    use crate::log::kafka::clients::state_producer;
+    use bytes::Bytes;
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::producer::DefaultProducerContext;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+    use tidemill_contract::names::Topics;
+    use tidemill_core::partition::{Partition, PartitionGroup, Partitioning};
+
+    struct Scene {
+        cluster: MockCluster<'static, DefaultProducerContext>,
+        owner: Owner,
+    }
+
+    impl Scene {
+        fn new(commit: Duration) -> Self {
+            let cluster = MockCluster::new(1).unwrap();
+            cluster.create_topic("t.state", 2, 1).unwrap();
+            let settings = KafkaSettings {
+                bootstrap_servers: cluster.bootstrap_servers(),
+                topics: Topics::new("t"),
+                partitioning: Partitioning::new(2, 1).unwrap(),
+                replication_factor: 1,
+                min_in_sync_replicas: 1,
+                maximum_packet_bytes: 1 << 20,
+            };
+            let producer = state_producer(&settings, PartitionGroup(0)).unwrap();
+            producer.init_transactions(Duration::from_secs(30)).unwrap();
+            let limits = CommitLimits { commit, step: Duration::from_millis(200) };
+            Self { owner: Owner::new(producer, "t.state".to_owned(), limits), cluster }
+        }
+
+        fn commit(&mut self) -> CommitOutcome {
+            let write = |partition| StateWrite {
+                partition: Partition(partition),
+                key: Bytes::from_static(b"k"),
+                value: (partition == 0).then(|| Bytes::from_static(b"v")),
+            };
+            self.owner.commit(&[write(0), write(1)])
+        }
+    }
+
+    #[test]
+    fn a_commit_that_kafka_does_not_answer_is_unknown_and_known_when_it_is_repeated() {
+        let mut scene = Scene::new(Duration::from_millis(500));
+        assert_eq!(scene.commit(), CommitOutcome::Committed);
+        scene.cluster.broker_down(1).unwrap();
+
+        assert_eq!(scene.commit(), CommitOutcome::Unknown);
+        scene.cluster.broker_up(1).unwrap();
+        // Each repeat is bounded; the client connects again within a few of them.
+        let outcome = (0..100).map(|_| scene.commit()).find(|outcome| *outcome != CommitOutcome::Unknown);
+
+        assert_eq!(outcome, Some(CommitOutcome::Committed));
+    }
+
+    #[test]
+    fn a_transaction_that_must_be_aborted_is_repeated_in_the_same_commit() {
+        let mut scene = Scene::new(Duration::from_secs(30));
+        let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
+        scene.cluster.request_errors(RDKafkaApiKey::Produce, &[refused]);
+
+        assert_eq!(scene.commit(), CommitOutcome::Committed);
+    }
+
+    #[test]
+    fn a_fenced_owner_is_fenced_for_good() {
+        let mut scene = Scene::new(Duration::from_secs(30));
+        let fenced = RDKafkaRespErr::RD_KAFKA_RESP_ERR_PRODUCER_FENCED;
+        scene.cluster.request_errors(RDKafkaApiKey::EndTxn, &[fenced]);
+
+        assert_eq!(scene.commit(), CommitOutcome::Fenced);
+        assert_eq!(scene.commit(), CommitOutcome::Fenced);
     }
 }

@@ -1,6 +1,7 @@
 //! The threads that serve connections: one single-threaded runtime each. A connection stays on its thread.
 
-use crate::connection::{Services, sweep_thread};
+use super::Services;
+use super::sweep::sweep_thread;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;

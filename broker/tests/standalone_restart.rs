@@ -1,0 +1,141 @@
+//! The binary as a user runs it, with its embedded log.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "fixture/client.rs"]
+mod client;
+
+use client::{Client, connect};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+use tidemill_core::packet::{Connect, Disconnect, Packet, QoS, ReasonCode, Version};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStderr, Command};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Process {
+    child: Child,
+    log: Lines<BufReader<ChildStderr>>,
+    address: SocketAddr,
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tidemill-broker"));
+    command.args(arguments).stderr(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+impl Process {
+    /// Starts the binary on `data` and waits until it says where it listens.
+    async fn start(data: &Path) -> Self {
+        let data = data.to_str().unwrap();
+        let mut child =
+            command(&["--listen", "mqtt://127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", data])
+                .spawn()
+                .unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let starting = async {
+            loop {
+                let line = log.next_line().await.unwrap().expect("the broker ended");
+                if let Some((_, rest)) = line.split_once("\"addresses\":\"[") {
+                    return rest.split_once(']').unwrap().0.parse().unwrap();
+                }
+            }
+        };
+        let address = tokio::time::timeout(PATIENCE, starting).await.expect("the broker does not start");
+        Self { child, log, address }
+    }
+
+    /// Ends it with `signal`; what it logs meanwhile is read, so that it never waits for us.
+    async fn end(mut self, signal: rustix::process::Signal) -> ExitStatus {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
+        let ended = async {
+            while let Ok(Some(_)) = self.log.next_line().await {}
+            self.child.wait().await.unwrap()
+        };
+        tokio::time::timeout(PATIENCE, ended).await.expect("the broker does not end")
+    }
+}
+
+fn session(version: Version, clean_start: bool) -> Connect {
+    let mut connect = connect(version, "keeper");
+    connect.clean_start = clean_start;
+    connect.session_expiry_secs = version.is_v5().then_some(3_600);
+    connect
+}
+
+#[tokio::test]
+async fn a_qos_1_message_for_a_client_that_is_away_survives_kill_9() {
+    for version in [Version::V3_1_1, Version::V5] {
+        let data = tempfile::tempdir().unwrap();
+        let broker = Process::start(data.path()).await;
+        let (mut keeper, connack) = Client::connect_with(broker.address, session(version, false)).await;
+        assert_eq!(connack.body[0], 0, "the session is new");
+        assert_eq!(keeper.subscribe(&[("k/#", QoS::AtLeastOnce)]).await.body.last(), Some(&1));
+        keeper.send(Packet::Disconnect(Disconnect::new(ReasonCode::SUCCESS))).await;
+        assert_eq!(keeper.receive_or_end().await, None);
+        let mut publisher = Client::connect(broker.address, Version::V3_1_1, "publisher").await;
+        for id in 1..=10_u16 {
+            publisher.publish("k/x", &id.to_be_bytes(), Some(id)).await;
+            assert_eq!(publisher.receive().await.body, id.to_be_bytes());
+        }
+
+        broker.end(rustix::process::Signal::KILL).await;
+        let broker = Process::start(data.path()).await;
+
+        let (mut keeper, connack) = Client::connect_with(broker.address, session(version, false)).await;
+        assert_eq!(connack.body[0], 1, "the session is present");
+        let mut received = Vec::new();
+        while received.len() < 10 {
+            let packet = keeper.receive().await;
+            assert_eq!(packet.first_byte & 0xF6, 0x32);
+            received.push(u16::from_be_bytes(*packet.body.last_chunk().unwrap()));
+            keeper.puback(u16::from_be_bytes([packet.body[5], packet.body[6]])).await;
+        }
+        assert_eq!(received, (1..=10).collect::<Vec<_>>());
+        assert!(broker.end(rustix::process::Signal::TERM).await.success());
+    }
+}
+
+#[tokio::test]
+async fn a_data_directory_in_use_and_a_taken_port_are_named() {
+    let data = tempfile::tempdir().unwrap();
+    let broker = Process::start(data.path()).await;
+    let path = data.path().to_str().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let url = format!("mqtt://{}", broker.address);
+
+    let same_data = command(&["--listen", "mqtt://127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", path]);
+    let same_port =
+        command(&["--listen", &url, "--admin", "127.0.0.1:0", "--data", other.path().to_str().unwrap()]);
+    for (mut command, expected) in [(same_data, "is used by process"), (same_port, "cannot listen on")] {
+        let output = tokio::time::timeout(PATIENCE, command.output()).await.unwrap().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(expected), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn check_config_names_the_line_and_the_flags_are_as_documented() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("broker.yaml");
+    std::fs::write(&file, "limits:\n  connections: 10\n").unwrap();
+    let good = command(&["check-config", file.to_str().unwrap()]).output().await.unwrap();
+    assert!(good.status.success(), "{good:?}");
+    std::fs::write(&file, "limits:\n  conections: 10\n").unwrap();
+    let bad = command(&["check-config", file.to_str().unwrap()]).output().await.unwrap();
+    assert!(!bad.status.success());
+    let said = String::from_utf8(bad.stderr).unwrap();
+    assert!(said.contains("line 2") && said.contains("conections"), "{said}");
+
+    let open = command(&["--listen", "mqtt://0.0.0.0:0"]).output().await.unwrap();
+    assert!(String::from_utf8(open.stderr).unwrap().contains("--allow-anonymous"));
+    let help = command(&["serve", "--help"]).output().await.unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    for flag in ["--config", "--listen", "--admin", "--data", "--allow-anonymous", "--set"] {
+        assert!(help.contains(flag), "{flag}: {help}");
+    }
+}
