@@ -133,6 +133,10 @@ pub trait Coordination: Send + Sync + 'static {
     /// The owner serves `group` with `epoch`, which is above the one of the lease: write it back.
     fn raise_epoch(&self, group: PartitionGroup, epoch: OwnerEpoch);
 
+    /// The owner has stopped serving `group` for good without being told to: another owner has opened it, or its state
+    /// cannot be read. The group is given back; with `local` the whole membership ends, because the newest start wins.
+    fn group_lost(&self, group: PartitionGroup);
+
     /// This broker has its listeners bound and the routes of all serving members: `Joining` becomes `Serving`.
     fn ready_to_serve(&self);
 

@@ -1,4 +1,5 @@
 //! Brokers linked over real TLS connections on loopback, with fakes for membership, router, registry and owner.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "cluster_peers/directory.rs"]
 mod directory;

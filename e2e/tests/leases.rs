@@ -1,4 +1,5 @@
 //! Membership and ownership by leases, against a real Kubernetes API: `TIDEMILL_E2E_KUBECONFIG` names it.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Namespace;
@@ -267,6 +268,24 @@ async fn a_member_that_others_expired_ends_and_a_new_start_joins_with_a_higher_e
     assert!(again.owned().iter().all(|(group, epoch)| epoch > &epochs[group]));
     again.coordination.leave().await;
     again.die().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_that_its_owner_lost_is_given_back_and_claimed_anew() {
+    let leases = Leases::create(&["a"]).await;
+    let a = leases.start("a");
+    a.owns(usize::from(GROUPS)).await;
+    let before = a.owned();
+
+    a.owned.send_modify(|owned| {
+        owned.remove(&PartitionGroup(2));
+    });
+    a.coordination.group_lost(PartitionGroup(2));
+
+    a.owns(usize::from(GROUPS)).await;
+    assert!(a.owned()[&PartitionGroup(2)] > before[&PartitionGroup(2)]);
+    a.coordination.leave().await;
+    a.die().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

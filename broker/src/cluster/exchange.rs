@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use peers::{Heard, Peers};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tidemill_core::member::{Member, MemberId, OwnerEpoch};
 use tidemill_core::partition::{Partition, Partitioning};
@@ -84,6 +84,8 @@ struct Shared {
     progress: watch::Sender<u64>,
     ready: watch::Sender<bool>,
     durable_gate: Duration,
+    /// Whether an acknowledgement may wait for a data frame: keeps the lock out of the way of messages.
+    acks_wait: AtomicBool,
     counts: GateCounts,
 }
 
@@ -107,6 +109,7 @@ impl Exchange {
             progress: watch::Sender::new(0),
             ready: watch::Sender::new(false),
             durable_gate,
+            acks_wait: AtomicBool::new(false),
             counts: GateCounts::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -222,15 +225,22 @@ impl Exchange {
             peers::send_snapshot(&state.own, link);
             return;
         }
+        // Set before the frames handled so far are looked at: whoever handles the next ones then looks here.
+        self.shared.acks_wait.store(true, Ordering::SeqCst);
         if peer.acknowledge(ack, link.data_received()) {
             self.shared.advance();
         }
+        self.shared.acks_wait.store(state.peers.acks_wait(), Ordering::SeqCst);
     }
 
     /// The peer's data frames up to `data_sequence` were handled: acknowledgements that name them count now.
     pub fn data_processed(&self, link: &Arc<Link>, data_sequence: u64) {
+        if !self.shared.acks_wait.load(Ordering::SeqCst) {
+            return;
+        }
         let mut state = self.shared.state.lock();
         let advanced = state.peers.over(link).is_some_and(|peer| peer.count_acks(data_sequence));
+        self.shared.acks_wait.store(state.peers.acks_wait(), Ordering::SeqCst);
         drop(state);
         if advanced {
             self.shared.advance();

@@ -107,6 +107,7 @@ struct Wishes {
     leave: bool,
     reachable: Option<BTreeSet<MemberId>>,
     raised: BTreeMap<PartitionGroup, OwnerEpoch>,
+    lost: BTreeSet<PartitionGroup>,
     digest: Option<u128>,
 }
 
@@ -214,6 +215,12 @@ impl Coordination for LeaseCoordination {
     fn raise_epoch(&self, group: PartitionGroup, epoch: OwnerEpoch) {
         self.shared.wish(|wishes| {
             wishes.raised.insert(group, epoch);
+        });
+    }
+
+    fn group_lost(&self, group: PartitionGroup) {
+        self.shared.wish(|wishes| {
+            wishes.lost.insert(group);
         });
     }
 

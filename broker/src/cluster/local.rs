@@ -19,7 +19,7 @@ const LEAVE: Duration = Duration::from_secs(9);
 /// Membership of one, ownership of all groups.
 ///
 /// All groups start at once with epoch 0, which the owner raises above the stored one. With Kafka as the log the newest
-/// start fences the older one: its owner reports that by [`Self::end`], and the process exits.
+/// start fences the older one: its owner loses a group, and the process exits.
 pub struct LocalCoordination {
     view: watch::Sender<Arc<ClusterView>>,
     validity: Arc<Validity>,
@@ -66,7 +66,7 @@ impl LocalCoordination {
         })
     }
 
-    /// Another start has taken over (its fence was met): nothing may be acknowledged any more, and the process exits.
+    /// Nothing may be acknowledged any more, and the process exits.
     pub fn end(&self, reason: String) {
         self.validity.set(0);
         self.ended.send_if_modified(|ended| {
@@ -97,6 +97,10 @@ impl Coordination for LocalCoordination {
                 owner.epoch = owner.epoch.max(epoch);
             }
         });
+    }
+
+    fn group_lost(&self, group: PartitionGroup) {
+        self.end(format!("partition group {} was taken over by another start of this broker", group.0));
     }
 
     fn ready_to_serve(&self) {}
@@ -186,10 +190,10 @@ mod tests {
         let ended = local.ended();
         assert!(local.validity().is_valid());
 
-        local.end("fenced by epoch 9".into());
-        local.end("later".into());
+        local.group_lost(PartitionGroup(2));
+        local.group_lost(PartitionGroup(3));
 
         assert!(!local.validity().is_valid());
-        assert_eq!(ended.await, "fenced by epoch 9");
+        assert_eq!(ended.await, "partition group 2 was taken over by another start of this broker");
     }
 }

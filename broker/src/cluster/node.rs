@@ -22,7 +22,11 @@ use tidemill_core::membership::message::PeerMessage;
 use tidemill_core::time::BootTime;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
+
+/// The digest of the own routes goes to the lease this often; the lease is renewed more seldom.
+const DIGEST: Duration = Duration::from_secs(1);
 
 /// Takes what members say about each other's leases.
 pub trait MembershipSink: Send + Sync + 'static {
@@ -159,6 +163,8 @@ impl ClusterNode {
 
     async fn follow_view(self: Arc<Self>, stop: CancellationToken) {
         let mut view = self.coordination.view();
+        let mut digests = interval(DIGEST);
+        digests.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let current = view.borrow_and_update().clone();
             for gone in self.exchange.follow(&current) {
@@ -169,6 +175,7 @@ impl ClusterNode {
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = view.changed() => if changed.is_err() { return },
+                _ = digests.tick() => self.coordination.set_route_digest(self.exchange.digest()),
             }
         }
     }

@@ -78,6 +78,20 @@ async fn the_owners_refusal_comes_back_as_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_does_not_serve_yet_is_asked_again() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    *nodes[1].around.refuses.lock() = Some(OwnerError::Unavailable);
+    let directory = nodes[0].node.directory().clone();
+    let attaching = tokio::spawn(directory.attach(request(&nodes[0])));
+    nodes[1].until("the first question", |seen| !seen.attached.is_empty()).await;
+
+    *nodes[1].around.refuses.lock() = None;
+
+    attaching.await.unwrap().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_attach_waits_for_an_owner_and_follows_it_when_it_changes() {
     let nodes = three(LONG).await;
     let directory = nodes[0].node.directory().clone();

@@ -54,6 +54,7 @@ impl Coordination for FakeCoordination {
         None
     }
     fn raise_epoch(&self, _: PartitionGroup, _: OwnerEpoch) {}
+    fn group_lost(&self, _: PartitionGroup) {}
     fn ready_to_serve(&self) {}
     fn set_reachable(&self, reachable: Vec<MemberId>) {
         self.reachable.send_replace(reachable.into_iter().collect());

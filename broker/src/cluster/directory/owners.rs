@@ -64,7 +64,8 @@ impl Shared {
         }
     }
 
-    /// Calls the owner of `group`, and whoever is the owner then as long as the answer is that it is not, for 10 s.
+    /// Calls the owner of `group`, and whoever is the owner then, for 10 s, as long as the answer is that it is not or
+    /// cannot: an owner that has just claimed the group may not have started to serve it.
     async fn with_owner<T, Calling>(
         &self,
         group: PartitionGroup,
@@ -79,16 +80,16 @@ impl Shared {
             view.borrow_and_update();
             match call(self.target_by(group, deadline).await?).await {
                 Ok(answer) => return Ok(answer),
-                Err(Refusal::Owner(error)) => return Err(error),
-                Err(Refusal::NotOwner) if Instant::now() >= deadline => {
-                    return Err(OwnerError::Unavailable);
-                }
-                Err(Refusal::NotOwner) => {
+                Err(Refusal::NotOwner | Refusal::Owner(OwnerError::Unavailable)) => {
+                    if Instant::now() >= deadline {
+                        return Err(OwnerError::Unavailable);
+                    }
                     tokio::select! {
                         Ok(()) = view.changed() => {}
                         () = sleep(RETRY_PAUSE) => {}
                     }
                 }
+                Err(Refusal::Owner(error)) => return Err(error),
             }
         }
     }

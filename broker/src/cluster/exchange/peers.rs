@@ -76,6 +76,11 @@ impl Peers {
         }
     }
 
+    /// Whether an acknowledgement waits for a data frame.
+    pub(super) fn acks_wait(&self) -> bool {
+        self.peers.values().any(|peer| !peer.waiting.is_empty())
+    }
+
     /// The peer whose present link this is.
     pub(super) fn over(&mut self, link: &Arc<Link>) -> Option<&mut Peer> {
         let peer = self.peers.get_mut(&link.peer().id)?;

@@ -315,7 +315,7 @@ impl LeaseDriver {
 
     fn take_wishes(&mut self) {
         let wishes = std::mem::take(&mut *self.shared.wishes.lock());
-        let Wishes { ready, leave, reachable, raised, digest } = wishes;
+        let Wishes { ready, leave, reachable, raised, lost, digest } = wishes;
         if let Some(digest) = digest {
             self.membership.handle_route_digest(digest);
         }
@@ -324,6 +324,9 @@ impl LeaseDriver {
         }
         for (group, epoch) in raised {
             self.membership.handle_epoch_raised(group, epoch, now());
+        }
+        for group in lost {
+            self.membership.handle_group_stopped(group, now());
         }
         // Being ready outlives the taking: it is told again after a join.
         self.shared.wishes.lock().ready |= ready;

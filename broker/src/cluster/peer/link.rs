@@ -171,7 +171,7 @@ impl Link {
     /// Number of the last data frame of the peer that was handled.
     #[must_use]
     pub fn data_received(&self) -> u64 {
-        self.data_received.load(Ordering::Acquire)
+        self.data_received.load(Ordering::SeqCst)
     }
 
     /// How long ago the last ping left that the peer has answered.
@@ -313,7 +313,7 @@ impl Link {
                 return Err(WireError::Value { field: "data_sequence", value: frame.data_sequence }.into());
             }
             handler.handle_data(self, body)?;
-            self.data_received.store(frame.data_sequence, Ordering::Release);
+            self.data_received.store(frame.data_sequence, Ordering::SeqCst);
             return Ok(());
         }
         if let Body::Credit(credit) = body {
