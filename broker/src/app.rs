@@ -4,6 +4,7 @@
 mod data_path;
 mod launch;
 mod local;
+mod patience;
 
 pub use data_path::{DataPath, Foundation, Wiring};
 pub use launch::launch;

@@ -1,6 +1,7 @@
 //! A broker without peers: it owns all groups, and nobody else needs to know.
 
 use super::data_path::{DataPath, Wiring};
+use super::patience::PatientOwner;
 use crate::cluster::{ClusterView, GroupCommand, GroupOwner, MemberInfo};
 use crate::log::state::State;
 use crate::owner::metrics::OwnerMetrics;
@@ -122,7 +123,7 @@ pub(super) fn wire(
         }
     };
     Ok(Wiring {
-        owner,
+        owner: Arc::new(PatientOwner(owner)),
         exchange: Arc::<LocalExchange>::clone(&exchange),
         forwarder: exchange,
         view,
