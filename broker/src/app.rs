@@ -2,17 +2,12 @@
 //! admin`, and takes them down in the other direction.
 
 mod data_path;
-mod launch;
-mod local;
 
 pub use data_path::{DataPath, Foundation, Wiring};
-pub use launch::launch;
 
 use crate::admin::{Admin, AdminError, AdminParts};
 use crate::connection::{ConnectionThreads, Services, default_count};
 use crate::listener::{BindError, ConnectionCount, Listener};
-use crate::log::embedded::{DataDirectory, LockError, OpenLogError};
-use crate::log::kafka::TopicsError;
 use futures::future::BoxFuture;
 use std::io;
 use std::net::SocketAddr;
@@ -21,8 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidemill_contract::config::{Config, ConfigError};
 use tidemill_core::packet::ReasonCode;
-use tidemill_core::partition::PartitioningError;
-use tokio::task::{JoinError, JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// Clients have this long to be told and closed when the broker stops.
@@ -45,24 +39,6 @@ pub enum StartError {
     /// The system gives no threads, or no random bytes.
     #[error("the system does not give what the broker needs")]
     Threads(#[source] io::Error),
-    /// The numbers of partitions and groups make no partitioning.
-    #[error(transparent)]
-    Partitioning(#[from] PartitioningError),
-    /// The data directory cannot be used.
-    #[error(transparent)]
-    Lock(#[from] LockError),
-    /// The embedded log cannot be used.
-    #[error(transparent)]
-    EmbeddedLog(#[from] OpenLogError),
-    /// Kafka, or its topics, cannot be used.
-    #[error(transparent)]
-    Kafka(#[from] TopicsError),
-    /// The runtime ended while the log was opened.
-    #[error("opening the log was interrupted")]
-    Interrupted(#[source] JoinError),
-    /// This build has no coordination by Kubernetes.
-    #[error("coordination: kubernetes is not part of this build")]
-    NoKubernetes,
     /// The metrics contradict each other: a fault of the program.
     #[error("metrics cannot be registered")]
     Metrics(#[from] prometheus::Error),
@@ -80,8 +56,6 @@ pub struct Running {
     tasks: JoinSet<()>,
     leave: Option<BoxFuture<'static, ()>>,
     failed: BoxFuture<'static, String>,
-    /// Locked as long as the broker runs.
-    directory: Option<DataDirectory>,
 }
 
 /// Starts a broker on `foundation`: `wire` builds its owner and its peers around the router and the registry.
@@ -139,16 +113,10 @@ pub async fn start(
         tasks,
         leave: Some(wiring.leave),
         failed: wiring.failed,
-        directory: None,
     })
 }
 
 impl Running {
-    /// Keeps the data directory locked until the broker has stopped.
-    fn keep(&mut self, directory: DataDirectory) {
-        self.directory = Some(directory);
-    }
-
     /// Where clients connect, in the order of the config, with the ports that they got.
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
@@ -202,7 +170,6 @@ impl Running {
             tracing::warn!("log did not close in time");
         }
         self.tasks.shutdown().await;
-        drop(self.directory.take());
         tracing::info!("broker stopped");
     }
 }

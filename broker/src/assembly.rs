@@ -7,9 +7,9 @@ mod membership;
 mod storage;
 
 use crate::app::{self, DataPath, Foundation, Running, StartError, Wiring};
+use crate::cluster::Coordination;
 use crate::cluster::node::{ClusterNode, LocalParts};
 use crate::cluster::peer::handshake::LinkTerms;
-use crate::cluster::{Coordination, boot_time_nanos};
 use crate::config_file::Environment;
 use crate::log::embedded::{DataDirectory, LockError};
 use crate::owner::metrics::OwnerMetrics;
@@ -56,7 +56,7 @@ pub async fn start(config: &Config, environment: &Environment) -> Result<Running
     let partitioning = Partitioning::new(partitions, groups)?;
     let directory = DataDirectory::lock(&config.data.directory)?;
     let joined = membership::join(config, environment, &directory, partitioning).await?;
-    let storage = storage::open(config, environment, &directory, partitioning).await?;
+    let storage = storage::open(config, environment, directory, partitioning).await?;
     let coordination = Arc::clone(&joined.coordination);
     let foundation = Foundation {
         own: coordination.view().borrow().own.clone(),
@@ -64,13 +64,20 @@ pub async fn start(config: &Config, environment: &Environment) -> Result<Running
         validity: coordination.validity(),
         log: Arc::clone(&storage.log),
     };
-    let running = app::start(config, foundation, |data_path| wire(config, data_path, storage, joined)).await?;
+    let running =
+        app::start(config, foundation, |data_path| wire(config, data_path, storage, joined)).await?;
     Ok(running)
 }
 
 /// Builds the owner and the peers around the data path and sets them to work.
-fn wire(config: &Config, data_path: &DataPath, storage: Storage, joined: Joined) -> Wiring {
+fn wire(
+    config: &Config,
+    data_path: &DataPath,
+    storage: Storage,
+    joined: Joined,
+) -> Result<Wiring, StartError> {
     let Joined { coordination, durable_gate, peers, link_membership, end, mut tasks } = joined;
+    let Storage { log, state, directory } = storage;
     let terms = LinkTerms {
         cluster: config.cluster.0.clone(),
         partitioning: data_path.partitioning,
@@ -83,14 +90,14 @@ fn wire(config: &Config, data_path: &DataPath, storage: Storage, joined: Joined)
     let owner = OwnerService::new(OwnerParts {
         partitioning: data_path.partitioning,
         subscriptions_max: usize::try_from(config.limits.subscriptions).unwrap_or(usize::MAX),
-        log: storage.log,
-        state: storage.state,
+        log,
+        state,
         hosts: Arc::new(node.directory().clone()),
         route_exchange: Arc::new(node.exchange().clone()),
         durable_routes: Arc::new(RouterRoutes::new(&data_path.router)),
         surroundings: Arc::new(BrokerSurroundings::new(Arc::clone(&coordination), fenced)),
         validity: coordination.validity(),
-        metrics: owner_metrics(data_path),
+        metrics: OwnerMetrics::register(data_path.metrics.registry())?,
     });
     node.start(LocalParts {
         owner: Arc::clone(&owner) as _,
@@ -99,7 +106,7 @@ fn wire(config: &Config, data_path: &DataPath, storage: Storage, joined: Joined)
         routes: Arc::new(RouterRoutes::new(&data_path.router)),
         forwards: Arc::new(RouterForwards::new(data_path)),
     });
-    counts::register(data_path.metrics.registry(), &node);
+    counts::register(data_path.metrics.registry(), &node)?;
 
     let stop = CancellationToken::new();
     if let Some(commands) = coordination.take_group_commands() {
@@ -109,15 +116,15 @@ fn wire(config: &Config, data_path: &DataPath, storage: Storage, joined: Joined)
     let has_all_routes = node.exchange().has_all_routes();
     tasks.spawn(serve_when_ready(Arc::clone(&coordination), has_all_routes.clone(), stop.clone()));
     let waiting_for = waiting_for(Arc::clone(&coordination), has_all_routes);
-    Wiring {
+    Ok(Wiring {
         owner: Arc::new(node.directory().clone()),
         exchange: Arc::new(node.exchange().clone()),
         forwarder: Arc::clone(node.forwards()) as _,
         view,
         waiting_for,
         leave: Box::pin(leave(Arc::clone(&coordination), stop)),
-        failed: failed(coordination, fences, end, tasks),
-    }
+        failed: failed(coordination, fences, end, tasks, directory),
+    })
 }
 
 /// `Joining` becomes `Serving` when the routes of all serving members are known.
@@ -166,8 +173,11 @@ fn failed(
     mut fences: mpsc::Receiver<u16>,
     end: membership::End,
     mut tasks: JoinSet<()>,
+    directory: DataDirectory,
 ) -> BoxFuture<'static, String> {
     Box::pin(async move {
+        // Locked as long as the broker runs.
+        let _directory = directory;
         tokio::select! {
             reason = coordination.ended() => reason,
             Some(group) = fences.recv() => {
@@ -181,9 +191,4 @@ fn failed(
             },
         }
     })
-}
-
-fn owner_metrics(data_path: &DataPath) -> OwnerMetrics {
-    OwnerMetrics::register(data_path.metrics.registry())
-        .expect("the owner's metrics have names that no other part uses")
 }

@@ -116,11 +116,18 @@ impl Listener {
                 }
             };
             let Some(place) = count.take() else {
+                tracing::debug!(listener = %self.name, "connection limit reached");
                 services.metrics.connection_refused();
                 continue;
             };
             // The socket moves to the reactor of the thread that serves it.
-            let Ok(socket) = socket.into_std() else { continue };
+            let socket = match socket.into_std() {
+                Ok(socket) => socket,
+                Err(error) => {
+                    tracing::warn!(listener = %self.name, %error, "socket cannot be handed over");
+                    continue;
+                }
+            };
             let services = Arc::clone(&services);
             threads.spawn(async move {
                 match TcpStream::from_std(socket) {

@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tidemill_broker::app;
+use tidemill_broker::assembly;
 use tidemill_broker::config_file::{self, Environment, Overrides};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -110,7 +110,7 @@ fn run(serve: Serve) -> anyhow::Result<()> {
         // Before anything starts, so that no signal is missed.
         let mut terminate = signal(SignalKind::terminate()).context("signals cannot be received")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("signals cannot be received")?;
-        let mut running = app::launch(&config, &environment).await?;
+        let mut running = assembly::start(&config, &environment).await?;
         let outcome = tokio::select! {
             _ = terminate.recv() => Ok(()),
             _ = interrupt.recv() => Ok(()),

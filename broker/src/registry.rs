@@ -15,8 +15,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError, SessionLifetime,
-    SessionNumber,
+    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
+    SessionLifetime, SessionNumber,
 };
 use tidemill_core::member::Member;
 use tidemill_core::packet::ReasonCode;
@@ -156,7 +156,11 @@ impl Registry {
     /// ended since, the owner hears of the end under the new name.
     pub fn reattached(&self, told: &Attachment, answer: Result<ConnectionEpoch, OwnerError>) {
         let client_id = &told.request.client_id;
-        let current = self.find(client_id).filter(|current| *current.connection.lock() == told.connection);
+        let current = self.find(client_id).filter(|current| {
+            let connection = *current.connection.lock();
+            // A delivery may have brought the new name before the answer.
+            current.session == told.session && (connection == told.connection || answer == Ok(connection))
+        });
         match (current, answer) {
             (Some(registered), Ok(connection)) => *registered.connection.lock() = connection,
             (Some(registered), Err(error)) => {
@@ -171,7 +175,11 @@ impl Registry {
             }
             (None, Ok(connection)) => {
                 if let Some(owner) = self.owner.get() {
-                    owner.detach(Detach { client_id: client_id.clone(), connection, session_expiry_secs: None });
+                    owner.detach(Detach {
+                        client_id: client_id.clone(),
+                        connection,
+                        session_expiry_secs: None,
+                    });
                 }
             }
             (None, Err(_)) => {}
@@ -273,7 +281,7 @@ impl HostSide for Registry {
         };
         let current = slot.current.clone();
         match current {
-            Some(registered) if *registered.connection.lock() == deliver.connection => {
+            Some(registered) if registered.is_meant_by(&deliver, slot.attaching) => {
                 drop(slots);
                 self.report(self.hand_over(&registered, &deliver));
             }
@@ -308,6 +316,18 @@ impl HostSide for Registry {
 }
 
 impl Registered {
+    /// Whether `deliver` is for this connection. A new owner delivers under the connection's new name, perhaps before
+    /// its answer to the re-attach is here; only an owner gives out higher names, so it is taken over from the delivery.
+    fn is_meant_by(&self, deliver: &Deliver, attaching: usize) -> bool {
+        let mut connection = self.connection.lock();
+        let is_renamed =
+            attaching == 0 && self.session == deliver.queue.number && deliver.connection > *connection;
+        if is_renamed {
+            *connection = deliver.connection;
+        }
+        *connection == deliver.connection
+    }
+
     /// Whether the session outlives the connection.
     #[must_use]
     pub fn is_persistent(&self) -> bool {

@@ -2,7 +2,6 @@
 //! once for all three.
 
 mod live;
-mod local_exchange;
 mod matches;
 mod probe;
 mod publish;
@@ -10,7 +9,6 @@ mod routes;
 mod tables;
 
 pub use live::LiveSubscription;
-pub use local_exchange::LocalExchange;
 pub use matches::{Publisher, RouteCache};
 pub use probe::RouterProbe;
 pub use publish::PublishDone;

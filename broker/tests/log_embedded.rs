@@ -15,6 +15,10 @@ use tokio::sync::oneshot;
 const CHILD_DIRECTORY: &str = "TIDEMILL_TEST_CHILD_DIRECTORY";
 const APPENDERS: u16 = 4;
 
+/// Held by each test that starts children: between fork and exec a child also holds the lock of every data directory
+/// that another test has open.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 fn partitioning() -> Partitioning {
     Partitioning::new(APPENDERS, 2).expect("two groups of two partitions")
 }
@@ -74,6 +78,7 @@ async fn child_appends_until_it_is_killed() {
 
 #[tokio::test]
 async fn a_broker_killed_while_appending_loses_nothing_acknowledged() {
+    let _alone = ALONE.lock().await;
     let temporary = tempfile::tempdir().unwrap();
     for round in 0..5 {
         let mut child = spawn_child("child_appends_until_it_is_killed", temporary.path());
@@ -135,6 +140,7 @@ fn child_tries_to_lock() {
 
 #[test]
 fn a_second_process_is_refused_and_told_who_has_the_directory() {
+    let _alone = ALONE.blocking_lock();
     let temporary = tempfile::tempdir().unwrap();
     let try_to_lock = || {
         let output = spawn_child("child_tries_to_lock", temporary.path()).wait_with_output().unwrap();

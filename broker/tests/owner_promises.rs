@@ -1,5 +1,7 @@
 //! What the owner promises, on the log in memory and with hosts and peers played by the test.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 #[path = "owner/attach.rs"]
 mod attach;
 #[path = "owner/change.rs"]

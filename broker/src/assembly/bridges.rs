@@ -101,8 +101,9 @@ impl RouterForwards {
 
     fn cache(&self, peer: &MemberId) -> Arc<Mutex<RouteCache>> {
         let mut caches = self.caches.lock();
-        let cache =
-            caches.entry(peer.clone()).or_insert_with(|| Arc::new(Mutex::new(RouteCache::new(Publisher::Other))));
+        let cache = caches
+            .entry(peer.clone())
+            .or_insert_with(|| Arc::new(Mutex::new(RouteCache::new(Publisher::Other))));
         Arc::clone(cache)
     }
 }

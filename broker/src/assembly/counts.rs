@@ -4,6 +4,7 @@ use crate::cluster::node::ClusterNode;
 use prometheus::Registry;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Counter, Metric, MetricFamily, MetricType};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,13 +37,12 @@ struct Counts {
 }
 
 /// Shows the counts of `node` in `registry`.
-pub(super) fn register(registry: &Registry, node: &Arc<ClusterNode>) {
+pub(super) fn register(registry: &Registry, node: &Arc<ClusterNode>) -> Result<(), prometheus::Error> {
     let describe = |(name, help, _): &(&str, &str, Read)| {
-        Desc::new((*name).to_owned(), (*help).to_owned(), Vec::new(), std::collections::HashMap::new())
-            .expect("the names are metric names")
+        Desc::new((*name).to_owned(), (*help).to_owned(), Vec::new(), HashMap::new())
     };
-    let counts = Counts { node: Arc::clone(node), descriptions: COUNTS.iter().map(describe).collect() };
-    registry.register(Box::new(counts)).expect("the names are used once");
+    let descriptions = COUNTS.iter().map(describe).collect::<Result<_, _>>()?;
+    registry.register(Box::new(Counts { node: Arc::clone(node), descriptions }))
 }
 
 impl Collector for Counts {

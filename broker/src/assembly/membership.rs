@@ -5,7 +5,7 @@ use crate::cluster::lease::identity::Place;
 use crate::cluster::lease::{LeaseConfig, LeaseCoordination, LeaseError, durable_gate, timings_of};
 use crate::cluster::local::LocalCoordination;
 use crate::cluster::node::{ClusterNode, PeerAccess};
-use crate::cluster::peer::tls::{PeerTls, PeerTlsFiles, TlsError};
+use crate::cluster::peer::tls::{PeerTls, TlsError};
 use crate::cluster::{ClusterView, Coordination};
 use crate::config_file::Environment;
 use crate::log::embedded::DataDirectory;
@@ -98,11 +98,7 @@ async fn by_leases(
     directory: &DataDirectory,
 ) -> Result<Joined, MembershipError> {
     let peers = config.peers.as_ref().ok_or(MembershipError::Missing("peers"))?;
-    let tls = Arc::new(PeerTls::new(PeerTlsFiles {
-        ca_file: peers.tls.ca_file.clone(),
-        certificate_file: peers.tls.certificate_file.clone(),
-        key_file: peers.tls.key_file.clone(),
-    }));
+    let tls = Arc::new(PeerTls::new(peers.tls.clone()));
     tls.configs().await?;
     let listener = bind(peers).await?;
     let timings = timings_of(&config.membership);

@@ -34,6 +34,9 @@ pub(super) struct Storage {
     pub(super) log: Arc<dyn Log>,
     /// The state.
     pub(super) state: Arc<dyn State>,
+    /// The lock of the data directory; also with Kafka, so that a second broker on this machine does not fence this one
+    /// by accident.
+    pub(super) directory: DataDirectory,
 }
 
 /// Opens what the config names. Waits for Kafka as long as it does not answer: a broker that comes up before Kafka is
@@ -41,15 +44,15 @@ pub(super) struct Storage {
 pub(super) async fn open(
     config: &Config,
     environment: &Environment,
-    directory: &DataDirectory,
+    directory: DataDirectory,
     partitioning: Partitioning,
 ) -> Result<Storage, StorageError> {
     if let Some(kafka) = &config.kafka {
         let log = connect(config, kafka, environment).await?;
-        return Ok(Storage { log: Arc::clone(&log) as _, state: log });
+        return Ok(Storage { log: Arc::clone(&log) as _, state: log, directory });
     }
-    let log = EmbeddedLog::open(directory, partitioning)?;
-    Ok(Storage { log: Arc::clone(&log) as _, state: log })
+    let log = EmbeddedLog::open(&directory, partitioning)?;
+    Ok(Storage { log: Arc::clone(&log) as _, state: log, directory })
 }
 
 async fn connect(
@@ -60,7 +63,9 @@ async fn connect(
     let topics = Topics::new(topic_prefix(config, kafka, environment));
     let settings = KafkaSettings::new(kafka, topics, config.limits.maximum_packet_bytes)?;
     if kafka.replication_factor == 1 {
-        tracing::warn!("kafka.replicationFactor is 1: what is acknowledged does not survive the loss of a Kafka broker");
+        tracing::warn!(
+            "kafka.replicationFactor is 1: what is acknowledged does not survive the loss of a Kafka broker"
+        );
     }
     let creation = if kafka.create_topics { TopicCreation::Create } else { TopicCreation::Check };
     loop {

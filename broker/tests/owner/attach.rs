@@ -50,7 +50,7 @@ async fn of_many_connections_at_once_one_is_left() {
 async fn clean_start_discards_the_session_its_messages_and_its_state() {
     let world = World::new().await;
     let old = world.subscriber("c", "a").await;
-    world.detach(&old);
+    world.detach(&old).await;
     world.publish_text("a", "for the old session").await;
 
     let new = world.attach(AttachRequest { clean_start: true, ..request("c") }).await.unwrap();
@@ -78,7 +78,7 @@ async fn clean_start_discards_the_session_its_messages_and_its_state() {
 async fn a_clean_session_leaves_nothing_in_the_state() {
     let world = World::new().await;
     let client = world.attach(clean("c")).await.unwrap();
-    world.detach(&client);
+    world.detach(&client).await;
     world.stop().await;
 
     let keys: Vec<_> =
@@ -94,7 +94,7 @@ async fn a_session_belongs_to_its_user() {
     let client = world.attach(of("anna")).await.unwrap();
 
     assert_eq!(world.attach(of("ben")).await.err(), Some(OwnerError::NotAuthorized));
-    world.detach(&client);
+    world.detach(&client).await;
     assert_eq!(world.attach(of("ben")).await.err(), Some(OwnerError::NotAuthorized));
 
     assert!(world.attach(of("anna")).await.unwrap().grant.session_present);
@@ -105,14 +105,14 @@ async fn a_session_is_resumed_before_its_deadline_and_gone_after_it_also_over_a_
     let world = World::new().await;
     let hour = 3_600_000;
     let client = world.subscriber("c", "a").await;
-    world.detach(&client);
+    world.detach(&client).await;
     world.stored().await;
 
     world.around.now_ms.store(hour - 1, Ordering::SeqCst);
     let world = world.crash(2).await;
     let client = world.attach(request("c")).await.unwrap();
     assert!(client.grant.session_present);
-    world.detach(&client);
+    world.detach(&client).await;
     world.stored().await;
 
     world.around.now_ms.store(2 * hour - 1, Ordering::SeqCst);
@@ -127,9 +127,8 @@ async fn expired_sessions_are_swept_with_their_state_and_routes() {
     let world = World::new().await;
     for number in 0..300 {
         let client = world.subscriber(&number.to_string(), &format!("a/{number}")).await;
-        world.detach(&client);
+        world.detach(&client).await;
     }
-    world.until(|| world.metrics.attached.get() == 0).await;
 
     world.around.now_ms.store(3_600_000, Ordering::SeqCst);
     world.until(|| world.metrics.sessions.get() == 0).await;
@@ -159,7 +158,7 @@ async fn the_end_of_an_old_connection_does_not_touch_the_new_one() {
     let old = world.subscriber("c", "a").await;
     let new = world.attach(request("c")).await.unwrap();
 
-    world.detach(&old);
+    world.report_detach(&old);
     world.publish_text("a", "m").await;
 
     assert_eq!(payloads(&world.deliveries(&new, 1).await), ["m"]);

@@ -19,7 +19,7 @@ async fn a_subscriber_that_was_away_gets_its_messages_on_resume_in_order() {
     for mode in [Offsets::Contiguous, Offsets::WithGaps] {
         let world = World::with_offsets(mode).await;
         let client = world.subscriber("c", "a/+").await;
-        world.detach(&client);
+        world.detach(&client).await;
         for number in 0..50 {
             world.publish_text("a/b", &number.to_string()).await;
         }
@@ -38,7 +38,7 @@ async fn a_subscriber_that_was_away_gets_its_messages_on_resume_in_order() {
 async fn a_long_backlog_is_read_from_the_log_and_joins_the_head_without_loss_or_repeat() {
     let world = World::new().await;
     let client = world.subscriber("c", "a").await;
-    world.detach(&client);
+    world.detach(&client).await;
     for number in 0..3_000 {
         world.publish_text("a", &number.to_string()).await;
     }
@@ -82,8 +82,7 @@ async fn what_was_not_acknowledged_comes_again_first_and_in_order() {
     }
     let first = world.deliveries(&client, 4).await;
     world.ack(&client, vec![first[1].offset]);
-    world.detach(&client);
-    world.until(|| world.metrics.attached.get() == 0).await;
+    world.detach(&client).await;
     world.publish_text("a", "5").await;
 
     let client = world.attach(request("c")).await.unwrap();
@@ -126,7 +125,7 @@ async fn subscription_options_decide_how_a_message_is_delivered() {
 async fn an_expired_message_is_not_delivered_and_a_later_one_is() {
     let world = World::new().await;
     let client = world.subscriber("c", "a").await;
-    world.detach(&client);
+    world.detach(&client).await;
     let mut short = message("a", "short");
     short.properties =
         Some(Box::new(PublishProperties { message_expiry_secs: Some(5), ..PublishProperties::default() }));
@@ -198,7 +197,7 @@ async fn many_queues_behind_the_head_take_turns_and_all_of_them_arrive() {
     let mut names = Vec::new();
     for number in 0..48 {
         let client = world.subscriber(&number.to_string(), "a").await;
-        world.detach(&client);
+        world.detach(&client).await;
         names.push(client.id.clone());
     }
     // More than what is kept in memory, so that each needs a reader, and there are more of them than readers.

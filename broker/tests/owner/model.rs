@@ -59,7 +59,7 @@ impl Model {
             let client = world.attach(request(&number.to_string())).await.unwrap();
             let asked = vec![subscription("a/+", options(QoS::AtLeastOnce))];
             assert!(!world.subscribe(&client, asked).await.unwrap()[0].is_failure());
-            world.detach(&client);
+            world.detach(&client).await;
         }
         Self { world, clients: BTreeMap::new(), seen: BTreeMap::new(), published: Vec::new(), epoch: 1 }
     }
@@ -77,7 +77,7 @@ impl Model {
             Step::Detach(number) => {
                 if let Some(client) = self.clients.remove(&number) {
                     self.note(number, &client);
-                    self.world.detach(&client);
+                    self.world.detach(&client).await;
                 }
             }
             Step::Ack(number, nth, newest_first) => self.ack(number, nth, newest_first),

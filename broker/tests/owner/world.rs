@@ -168,7 +168,14 @@ impl World {
         self.owner.attach(request)
     }
 
-    pub(crate) fn detach(&self, client: &Client) {
+    /// Ends the connection that a client has; the owner knows it afterwards.
+    pub(crate) async fn detach(&self, client: &Client) {
+        let attached = self.metrics.attached.get();
+        self.report_detach(client);
+        self.until(|| self.metrics.attached.get() < attached).await;
+    }
+
+    pub(crate) fn report_detach(&self, client: &Client) {
         let (client_id, connection) = (client.id.clone(), client.grant.connection);
         self.owner.detach(Detach { client_id, connection, session_expiry_secs: None });
     }
@@ -263,14 +270,12 @@ impl World {
         within(so).await;
     }
 
-    /// Waits until everything reported before this call is stored: a commit that began after it has ended.
+    /// Waits until everything reported before this call is stored: both commits come after it.
     pub(crate) async fn stored(&self) {
-        let client = self.attach(request("witness")).await.unwrap();
-        // Reports before it were taken with this one or earlier; the second attach needs a commit that begins later.
-        self.detach(&client);
-        self.until(|| self.metrics.attached.get() < self.metrics.sessions.get()).await;
-        let client = self.attach(request("witness")).await.unwrap();
-        self.detach(&client);
+        for _ in 0..2 {
+            let client = self.attach(request("witness")).await.unwrap();
+            self.detach(&client).await;
+        }
     }
 
     /// The state as another broker finds it; fences this owner.

@@ -8,7 +8,7 @@ use tidemill_core::membership::lease::{LeaseContent, WatchEvent};
 
 use super::api::Api;
 use super::process::Process;
-use super::world::member;
+use super::world::{GROUPS, member};
 
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
@@ -23,22 +23,22 @@ pub(crate) struct Checker {
 impl Checker {
     pub(crate) fn check(&mut self, at: Duration, processes: &[Process], api: &Api) {
         self.read_log(api);
-        let valid: Vec<&Process> = processes.iter().filter(|process| process.is_valid(at)).collect();
-        let mut owners = BTreeMap::new();
-        let mut incarnations = BTreeMap::new();
-        for process in valid {
+        let mut owners = [None; GROUPS as usize];
+        let mut valid = 0u32;
+        for process in processes.iter().filter(|process| process.is_valid(at)) {
             let name = member(process.slot);
             if self.excused.contains(&name) {
                 continue;
             }
             for group in process.owned.keys() {
-                if let Some(other) = owners.insert(*group, name.clone()) {
-                    self.violation = Some(format!("{at:?}: {other} and {name} own {group:?}"));
+                if let Some(other) = owners[usize::from(group.0)].replace(process.slot) {
+                    self.violation = Some(format!("{at:?}: {} and {name} own {group:?}", member(other)));
                 }
             }
-            if incarnations.insert(name.clone(), ()).is_some() {
+            if valid & (1 << process.slot) != 0 {
                 self.violation = Some(format!("{at:?}: two incarnations of {name} are valid"));
             }
+            valid |= 1 << process.slot;
             let epoch =
                 process.undead.as_ref().or(process.own.as_ref()).map(|own| own.epoch).unwrap_or_default();
             if self.epochs.get(&name).is_some_and(|highest| *highest > epoch) {

@@ -14,7 +14,7 @@ use tidemill_core::partition::PartitionGroup;
 use super::aftermath::{cut_between, each_seed};
 use super::faults::{Action, Kubelet};
 use super::happening::ApiPath;
-use super::world::{GROUPS, Setup, World};
+use super::world::{GROUPS, Setup, World, member};
 
 #[test]
 fn f1_a_paused_member_is_expired_by_a_write_before_its_groups_are_claimed_and_never_renews_again() {
@@ -272,6 +272,29 @@ fn f17_a_recreated_group_lease_ends_above_the_epoch_that_its_state_has_stored() 
         for group in 0..GROUPS {
             assert!(world.group_lease(group).epoch > OwnerEpoch(41), "{:?}", world.group_lease(group));
         }
+    });
+}
+
+#[test]
+fn f17_a_member_whose_lease_was_recreated_joins_above_every_epoch_that_others_remember() {
+    each_seed(&Setup::new(3, Mode::Disconnect), |world| {
+        for _ in 0..3 {
+            world.act(Action::RestartContainer(2));
+            world.run_safely(3);
+        }
+        let before = world.process(2).own.clone().unwrap();
+        world.act(Action::Crash(2, Kubelet::Silent));
+        // No lease and no view tells the next incarnation of the ones before it.
+        world.act(Action::Delete(LeaseKey::Member(member(2))));
+        world.act(Action::Create(LeaseKey::Member(member(2))));
+        world.act(Action::Delete(LeaseKey::View));
+        world.act(Action::Create(LeaseKey::View));
+        world.act(Action::StartNewPod(2));
+
+        world.expect_settled_within(14);
+        assert!(world.process(2).own.as_ref().unwrap().epoch > before.epoch);
+        world.run_safely(12);
+        world.expect_balance().unwrap();
     });
 }
 

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use tidemill_core::member::{MemberId, OwnerEpoch};
@@ -80,8 +81,11 @@ pub(crate) struct World {
     trace: bool,
 }
 
+/// The names of members, made once.
+static NAMES: LazyLock<[MemberId; 5]> = LazyLock::new(|| ["a", "b", "c", "d", "e"].map(MemberId::new));
+
 pub(crate) fn member(slot: usize) -> MemberId {
-    MemberId::new(["a", "b", "c", "d", "e"][slot])
+    NAMES[slot].clone()
 }
 
 impl World {

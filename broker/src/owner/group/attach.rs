@@ -259,12 +259,13 @@ impl Group {
             // Dropped unanswered: the group ends with this turn.
             return;
         }
-        if answer.send(Ok(grant)).is_err() {
-            // The connection is gone already.
-            return self.end_connection(partition, &client_id, attached.is_persistent, None);
-        }
         let (session, window, is_persistent) = (attached.session, attached.window, attached.is_persistent);
         self.registry.set_attached(&client_id, Some(attached), &self.parts.metrics);
+        if answer.send(Ok(grant)).is_err() {
+            // The connection is gone already.
+            self.registry.set_attached(&client_id, None, &self.parts.metrics);
+            return self.end_connection(partition, &client_id, is_persistent, None);
+        }
         if is_persistent {
             self.start_delivery(partition, &client_id, session, (window, &[], &[]));
         }
