@@ -1,6 +1,7 @@
 //! The real `mosquitto_pub` and `mosquitto_sub`, as a user would call them.
 
 use anyhow::{Context, Result, ensure};
+use std::collections::VecDeque;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -42,6 +43,8 @@ pub async fn publish(endpoint: &Endpoint, topic: &str, message: &str, qos: u8, m
 pub struct Subscriber {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    /// Messages of a resumed session that came before the SUBACK.
+    early: VecDeque<String>,
 }
 
 impl Subscriber {
@@ -56,7 +59,7 @@ impl Subscriber {
         command.args(["-d", "-v", "-t", topic, "-q", &qos.to_string()]).args(more);
         let mut child = command.spawn().context("start mosquitto_sub")?;
         let stdout = child.stdout.take().context("standard output is piped")?;
-        let mut subscriber = Self { child, lines: BufReader::new(stdout).lines() };
+        let mut subscriber = Self { child, lines: BufReader::new(stdout).lines(), early: VecDeque::new() };
         subscriber.wait_for_line(|line| line.starts_with("Subscribed (mid:")).await.context("subscribe")?;
         Ok(subscriber)
     }
@@ -67,7 +70,10 @@ impl Subscriber {
     ///
     /// When none comes within 60 s or the client ends.
     pub async fn next_message(&mut self) -> Result<String> {
-        self.wait_for_line(|line| !is_debug(line)).await
+        match self.early.pop_front() {
+            Some(message) => Ok(message),
+            None => self.wait_for_line(|line| !is_debug(line)).await,
+        }
     }
 
     /// Ends the client without a DISCONNECT, as a lost device would.
@@ -85,6 +91,9 @@ impl Subscriber {
                 if wanted(&line) {
                     return Ok(line);
                 }
+                if !is_debug(&line) {
+                    self.early.push_back(line);
+                }
             }
             anyhow::bail!("mosquitto_sub ended")
         };
@@ -98,8 +107,10 @@ fn is_debug(line: &str) -> bool {
 }
 
 fn client(program: &str, endpoint: &Endpoint) -> Command {
-    let mut command = Command::new(program);
+    // Line by line also into a pipe: mosquitto_sub does not flush what -d prints. stdbuf becomes the program.
+    let mut command = Command::new("stdbuf");
     command
+        .args(["-oL", program])
         .args(["-h", &endpoint.host, "-p", &endpoint.port.to_string()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
