@@ -1,5 +1,5 @@
 //! A broker as its config says: which log, which coordination, with peers or alone. The order is `data directory ->
-//! membership -> log and state -> data path -> owner, peers`; nothing is served before all of it stands.
+//! log and state -> membership -> data path -> owner, peers`; nothing is served before all of it stands.
 
 mod bridges;
 mod counts;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 use storage::{Storage, StorageError};
 use tidemill_contract::config::Config;
 use tidemill_core::partition::{Partitioning, PartitioningError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -55,8 +55,9 @@ pub async fn start(config: &Config, environment: &Environment) -> Result<Running
     let (partitions, groups) = config.partitioning();
     let partitioning = Partitioning::new(partitions, groups)?;
     let directory = DataDirectory::lock(&config.data.directory)?;
-    let joined = membership::join(config, environment, &directory, partitioning).await?;
+    // Before the membership: a member that waits for Kafka without links would hold up the others' durable SUBACKs.
     let storage = storage::open(config, environment, directory, partitioning).await?;
+    let joined = membership::join(config, environment, &storage.directory, partitioning).await?;
     let coordination = Arc::clone(&joined.coordination);
     let foundation = Foundation {
         own: coordination.view().borrow().own.clone(),
@@ -76,7 +77,7 @@ fn wire(
     storage: Storage,
     joined: Joined,
 ) -> Result<Wiring, StartError> {
-    let Joined { coordination, durable_gate, peers, link_membership, end, mut tasks } = joined;
+    let Joined { coordination, durable_gate, peers, link_membership, mut tasks } = joined;
     let Storage { log, state, directory } = storage;
     let terms = LinkTerms {
         cluster: config.cluster.0.clone(),
@@ -85,7 +86,6 @@ fn wire(
     };
     let node = ClusterNode::new(terms, Arc::clone(&coordination), durable_gate);
     link_membership(&node);
-    let (fenced, fences) = mpsc::channel(1);
     let view = coordination.view();
     let owner = OwnerService::new(OwnerParts {
         partitioning: data_path.partitioning,
@@ -94,8 +94,7 @@ fn wire(
         state,
         hosts: Arc::new(node.directory().clone()),
         route_exchange: Arc::new(node.exchange().clone()),
-        durable_routes: Arc::new(RouterRoutes::new(&data_path.router)),
-        surroundings: Arc::new(BrokerSurroundings::new(Arc::clone(&coordination), fenced)),
+        surroundings: Arc::new(BrokerSurroundings::new(Arc::clone(&coordination))),
         validity: coordination.validity(),
         metrics: OwnerMetrics::register(data_path.metrics.registry())?,
     });
@@ -123,7 +122,7 @@ fn wire(
         view,
         waiting_for,
         leave: Box::pin(leave(Arc::clone(&coordination), stop)),
-        failed: failed(coordination, fences, end, tasks, directory),
+        failed: failed(coordination, tasks, directory),
     })
 }
 
@@ -170,8 +169,6 @@ async fn leave(coordination: Arc<dyn Coordination>, stop: CancellationToken) {
 /// broker runs leaves half a broker behind.
 fn failed(
     coordination: Arc<dyn Coordination>,
-    mut fences: mpsc::Receiver<u16>,
-    end: membership::End,
     mut tasks: JoinSet<()>,
     directory: DataDirectory,
 ) -> BoxFuture<'static, String> {
@@ -180,11 +177,6 @@ fn failed(
         let _directory = directory;
         tokio::select! {
             reason = coordination.ended() => reason,
-            Some(group) = fences.recv() => {
-                let reason = format!("partition group {group} was opened by another broker");
-                end(&reason);
-                reason
-            }
             Some(ended) = tasks.join_next() => match ended {
                 Ok(()) => "a task of the cluster ended".to_owned(),
                 Err(error) => format!("a task of the cluster failed: {error}"),

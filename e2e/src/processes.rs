@@ -99,7 +99,7 @@ async fn create_leases(folder: &Path, config: &Config, members: &[String]) -> Re
     let file = folder.join("leases.yaml");
     std::fs::write(&file, serde_json::to_string(config)?)?;
     let output = Command::new(binary("tidemill-operator")?)
-        .args(["leases", "--members", &members.join(","), "--config"])
+        .args(["leases", "--new-cluster", "--members", &members.join(","), "--config"])
         .arg(&file)
         .env("KUBECONFIG", kubeconfig()?)
         .output()

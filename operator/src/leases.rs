@@ -22,13 +22,22 @@ pub enum LeasesError {
     Apply(#[from] ApplyError),
 }
 
-/// Every lease that `config` needs for `members`: one each, one per partition group, one for the view. They have epoch
-/// 0: nobody knows whether brokers of that name still run, so claimers wait for one lease duration.
+/// Whether brokers of the cluster may have run before its leases are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum History {
+    /// Perhaps: a group with epoch 0 is claimed only after it was seen so for the time in which every living broker
+    /// renews.
+    Unknown,
+    /// None ever did: groups get epoch 1 and are claimed at once.
+    New,
+}
+
+/// Every lease that `config` needs for `members`: one each, one per partition group, one for the view.
 ///
 /// # Errors
 ///
 /// [`LeasesError::NoCoordination`] and [`LeasesError::Member`]; the input must change.
-pub fn leases_of(config: &Config, members: &[String]) -> Result<Vec<Lease>, LeasesError> {
+pub fn leases_of(config: &Config, members: &[String], history: History) -> Result<Vec<Lease>, LeasesError> {
     match config.coordination {
         Coordination::Kubernetes => {}
         Coordination::Local => return Err(LeasesError::NoCoordination),
@@ -40,13 +49,17 @@ pub fn leases_of(config: &Config, members: &[String]) -> Result<Vec<Lease>, Leas
         if member.is_empty() || !member.bytes().all(plain) {
             return Err(LeasesError::Member(member.clone()));
         }
-        leases.push(empty_lease(cluster, names::member_lease(cluster, member), names::LEASE_MEMBER));
+        leases.push(empty_lease(cluster, names::member_lease(cluster, member), names::LEASE_MEMBER, 0));
     }
     let groups = config.partitioning().1;
-    leases.extend(
-        (0..groups).map(|group| empty_lease(cluster, names::group_lease(cluster, group), names::LEASE_GROUP)),
-    );
-    leases.push(empty_lease(cluster, names::view_lease(cluster), names::LEASE_VIEW));
+    let epoch = match history {
+        History::Unknown => 0,
+        History::New => 1,
+    };
+    let group_lease =
+        |group| empty_lease(cluster, names::group_lease(cluster, group), names::LEASE_GROUP, epoch);
+    leases.extend((0..groups).map(group_lease));
+    leases.push(empty_lease(cluster, names::view_lease(cluster), names::LEASE_VIEW, 0));
     Ok(leases)
 }
 
@@ -62,7 +75,7 @@ pub async fn create_leases(client: &Client, namespace: &str, leases: &[Lease]) -
     Ok(())
 }
 
-fn empty_lease(cluster: &str, name: String, kind: &str) -> Lease {
+fn empty_lease(cluster: &str, name: String, kind: &str, epoch: i32) -> Lease {
     Lease {
         metadata: ObjectMeta {
             name: Some(name),
@@ -72,7 +85,7 @@ fn empty_lease(cluster: &str, name: String, kind: &str) -> Lease {
             ])),
             ..ObjectMeta::default()
         },
-        spec: Some(LeaseSpec { lease_transitions: Some(0), ..LeaseSpec::default() }),
+        spec: Some(LeaseSpec { lease_transitions: Some(epoch), ..LeaseSpec::default() }),
     }
 }
 
@@ -90,7 +103,7 @@ mod tests {
         let config =
             config("{cluster: lab, coordination: kubernetes, embedded: {partitions: 4, partitionGroups: 2}}");
 
-        let leases = leases_of(&config, &["a".to_owned(), "b".to_owned()]).unwrap();
+        let leases = leases_of(&config, &["a".to_owned(), "b".to_owned()], History::Unknown).unwrap();
 
         let names: Vec<_> = leases.iter().map(ResourceExt::name_any).collect();
         assert_eq!(names, ["lab.member.a", "lab.member.b", "lab.pg.0", "lab.pg.1", "lab.view"]);
@@ -99,14 +112,14 @@ mod tests {
 
     #[test]
     fn a_local_broker_is_told_that_it_needs_no_leases() {
-        let refused = leases_of(&config("{}"), &["a".to_owned()]);
+        let refused = leases_of(&config("{}"), &["a".to_owned()], History::New);
 
         assert!(matches!(refused, Err(LeasesError::NoCoordination)));
     }
 
     #[test]
     fn a_member_whose_name_makes_no_object_name_is_refused() {
-        let refused = leases_of(&config("coordination: kubernetes"), &["A.b".to_owned()]);
+        let refused = leases_of(&config("coordination: kubernetes"), &["A.b".to_owned()], History::New);
 
         assert!(matches!(refused, Err(LeasesError::Member(_))));
     }

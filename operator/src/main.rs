@@ -12,7 +12,7 @@ use tidemill_operator::admin::{Readiness, router};
 use tidemill_operator::clients::kafka::KafkaObserver;
 use tidemill_operator::controller::reconcile::Shared;
 use tidemill_operator::controller::{self, Scope};
-use tidemill_operator::leases::{create_leases, leases_of};
+use tidemill_operator::leases::{History, create_leases, leases_of};
 use tidemill_operator::metrics::Metrics;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -57,6 +57,9 @@ enum Command {
         /// Members, separated by commas.
         #[arg(long, value_name = "A,B,C", value_delimiter = ',', required = true)]
         members: Vec<String>,
+        /// No broker of this cluster has ever run: its groups may be claimed at once.
+        #[arg(long)]
+        new_cluster: bool,
     },
 }
 
@@ -76,7 +79,10 @@ fn main() -> anyhow::Result<()> {
             start_logging();
             runtime.block_on(run(watch_namespaces, broker_image, admin))
         }
-        Command::Leases { config, members } => runtime.block_on(make_leases(&config, &members)),
+        Command::Leases { config, members, new_cluster } => {
+            let history = if new_cluster { History::New } else { History::Unknown };
+            runtime.block_on(make_leases(&config, &members, history))
+        }
     }
 }
 
@@ -161,10 +167,10 @@ async fn termination() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn make_leases(file: &Path, members: &[String]) -> anyhow::Result<()> {
+async fn make_leases(file: &Path, members: &[String], history: History) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let config: Config = serde_saphyr::from_str(&text).with_context(|| format!("in {}", file.display()))?;
-    let leases = leases_of(&config, members)?;
+    let leases = leases_of(&config, members, history)?;
     let client = Client::try_default().await.context("no way to a Kubernetes API")?;
     let namespace =
         config.membership.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());

@@ -8,7 +8,7 @@ use crate::cluster::wire::routes::LiveKey;
 use crate::cluster::{Coordination, ForwardDone, Route, RouteChange};
 use crate::mailbox::Turn;
 use crate::metrics::Metrics;
-use crate::owner::parts::{DurableRoutes, Surroundings};
+use crate::owner::parts::Surroundings;
 use crate::registry::Registry;
 use crate::router::{Publisher, RouteCache, Router};
 use bytes::Bytes;
@@ -21,9 +21,8 @@ use tidemill_core::member::{Member, MemberId, OwnerEpoch};
 use tidemill_core::partition::{Partition, PartitionGroup};
 use tidemill_core::record::Record;
 use tidemill_core::topic::TopicFilter;
-use tokio::sync::mpsc;
 
-/// The router takes routes from peers and from the own owner.
+/// The router takes routes, those of the own owner included: the exchange knows whose word counts.
 pub(super) struct RouterRoutes {
     router: Arc<Router>,
 }
@@ -63,20 +62,6 @@ impl RouteSink for RouterRoutes {
         for partition in partitions {
             self.router.forget_partition_routes(*partition);
         }
-    }
-}
-
-impl DurableRoutes for RouterRoutes {
-    fn set_partition(&self, partition: Partition, filters: &[TopicFilter]) {
-        self.router.set_partition_routes(partition, filters.iter().cloned().collect());
-    }
-
-    fn add(&self, partition: Partition, filter: &TopicFilter) {
-        self.router.apply_durable(partition, std::slice::from_ref(filter), &[]);
-    }
-
-    fn remove(&self, partition: Partition, filter: &TopicFilter) {
-        self.router.apply_durable(partition, &[], std::slice::from_ref(filter));
     }
 }
 
@@ -152,12 +137,11 @@ impl AttachmentSource for RegistryAttachments {
 /// What the owner asks the rest of the broker.
 pub(super) struct BrokerSurroundings {
     coordination: Arc<dyn Coordination>,
-    fenced: mpsc::Sender<u16>,
 }
 
 impl BrokerSurroundings {
-    pub(super) fn new(coordination: Arc<dyn Coordination>, fenced: mpsc::Sender<u16>) -> Self {
-        Self { coordination, fenced }
+    pub(super) fn new(coordination: Arc<dyn Coordination>) -> Self {
+        Self { coordination }
     }
 }
 
@@ -185,7 +169,6 @@ impl Surroundings for BrokerSurroundings {
     }
 
     fn fenced(&self, group: PartitionGroup) {
-        // One fence is enough to end the process; the others are the same news.
-        let _ = self.fenced.try_send(group.0);
+        self.coordination.group_lost(group);
     }
 }

@@ -45,9 +45,6 @@ pub enum MembershipError {
     Ended(String),
 }
 
-/// Ends the membership when this broker was fenced.
-pub(super) type End = Box<dyn Fn(&str) + Send + Sync>;
-
 /// A member, and what belongs to it.
 pub(super) struct Joined {
     /// Membership and ownership.
@@ -58,8 +55,6 @@ pub(super) struct Joined {
     pub(super) peers: Option<PeerAccess>,
     /// Gives the lease protocol its way over the links.
     pub(super) link_membership: Box<dyn FnOnce(&Arc<ClusterNode>) + Send>,
-    /// Ends the membership when this broker was fenced.
-    pub(super) end: End,
     /// What keeps the membership.
     pub(super) tasks: JoinSet<()>,
 }
@@ -79,14 +74,11 @@ pub(super) async fn join(
 }
 
 fn alone(name: &str, partitioning: Partitioning) -> Joined {
-    let local = LocalCoordination::new(MemberId::new(name), partitioning);
-    let ending = Arc::clone(&local);
     Joined {
-        coordination: local,
+        coordination: LocalCoordination::new(MemberId::new(name), partitioning),
         durable_gate: durable_gate(None, 1),
         peers: None,
         link_membership: Box::new(|_| {}),
-        end: Box::new(move |reason| ending.end(reason.to_owned())),
         tasks: JoinSet::new(),
     }
 }
@@ -129,8 +121,6 @@ async fn by_leases(
                 }
             }));
         }),
-        // The process exits; its lease runs out, or the next start of this pod proves its death.
-        end: Box::new(move |_| leases.validity().set(0)),
         tasks,
     })
 }

@@ -7,20 +7,7 @@ use crate::log::Log;
 use crate::log::state::State;
 use std::sync::Arc;
 use tidemill_core::member::{Member, MemberId, OwnerEpoch};
-use tidemill_core::partition::{Partition, PartitionGroup, Partitioning};
-use tidemill_core::topic::TopicFilter;
-
-/// The durable routes of this broker's own partitions, for its own router; peers learn them through the
-/// [`RouteExchange`]. Calls come from one task for each partition, in order, and must not block. When this broker stops
-/// owning a partition its routes stay as they are until the next owner speaks.
-pub trait DurableRoutes: Send + Sync + 'static {
-    /// The partition's routes are exactly these.
-    fn set_partition(&self, partition: Partition, filters: &[TopicFilter]);
-    /// The partition has a queue interested in `filter`; perhaps it had one before.
-    fn add(&self, partition: Partition, filter: &TopicFilter);
-    /// The partition has no queue interested in `filter` any more.
-    fn remove(&self, partition: Partition, filter: &TopicFilter);
-}
+use tidemill_core::partition::{PartitionGroup, Partitioning};
 
 /// What the owner asks and tells the rest of the broker. Calls must not block.
 pub trait Surroundings: Send + Sync + 'static {
@@ -50,10 +37,8 @@ pub struct OwnerParts {
     pub state: Arc<dyn State>,
     /// The hosts of the sessions.
     pub hosts: Arc<dyn HostSide>,
-    /// The peers' routers.
+    /// The routers, the own one included.
     pub route_exchange: Arc<dyn RouteExchange>,
-    /// The own router.
-    pub durable_routes: Arc<dyn DurableRoutes>,
     /// Everything else.
     pub surroundings: Arc<dyn Surroundings>,
     /// Whether this broker may act.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidemill_broker::cluster::{GateClosed, Route, RouteChange, RouteExchange};
 use tidemill_broker::owner::HostSide;
-use tidemill_broker::owner::parts::{DurableRoutes, Surroundings};
+use tidemill_broker::owner::parts::Surroundings;
 use tidemill_core::attach::{ConnectionEpoch, Deliver, Delivery};
 use tidemill_core::member::{Incarnation, Member, MemberId, OwnerEpoch};
 use tidemill_core::partition::{Partition, PartitionGroup};
@@ -65,43 +65,28 @@ impl HostSide for Hosts {
     }
 }
 
-/// The peers' routers and the own one.
+/// All routers.
 #[derive(Default)]
 pub(crate) struct Routes {
-    own: Mutex<BTreeSet<(Partition, TopicFilter)>>,
     announced: Mutex<BTreeSet<(Partition, TopicFilter)>>,
     /// Gates stay closed.
     pub(crate) is_closed: AtomicBool,
 }
 
 impl Routes {
-    /// Partitions with a durable route that matches, as the own router sees it.
+    /// Partitions with a durable route that matches.
     pub(crate) fn partitions(&self, topic: &TopicName) -> BTreeSet<Partition> {
-        let own = self.own.lock();
-        own.iter().filter(|(_, filter)| filter.matches(topic)).map(|(partition, _)| *partition).collect()
+        let announced = self.announced.lock();
+        announced
+            .iter()
+            .filter(|(_, filter)| filter.matches(topic))
+            .map(|(partition, _)| *partition)
+            .collect()
     }
 
-    /// All filters, as peers and the own router see them: they must agree.
+    /// All filters.
     pub(crate) fn filters(&self) -> Vec<String> {
-        let own = self.own.lock().clone();
-        assert_eq!(own, *self.announced.lock(), "own routes and announced ones");
-        own.iter().map(|(_, filter)| filter.as_str().to_owned()).collect()
-    }
-}
-
-impl DurableRoutes for Routes {
-    fn set_partition(&self, partition: Partition, filters: &[TopicFilter]) {
-        let mut own = self.own.lock();
-        own.retain(|(of, _)| *of != partition);
-        own.extend(filters.iter().map(|filter| (partition, filter.clone())));
-    }
-
-    fn add(&self, partition: Partition, filter: &TopicFilter) {
-        self.own.lock().insert((partition, filter.clone()));
-    }
-
-    fn remove(&self, partition: Partition, filter: &TopicFilter) {
-        self.own.lock().remove(&(partition, filter.clone()));
+        self.announced.lock().iter().map(|(_, filter)| filter.as_str().to_owned()).collect()
     }
 }
 

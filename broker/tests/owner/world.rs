@@ -121,7 +121,6 @@ impl World {
             state: log.clone(),
             hosts: hosts.clone(),
             route_exchange: routes.clone(),
-            durable_routes: routes.clone(),
             surroundings: around.clone(),
             validity: validity.clone(),
             metrics: metrics.clone(),

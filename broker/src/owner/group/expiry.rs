@@ -61,9 +61,6 @@ impl Group {
         if filters.is_empty() {
             return;
         }
-        for filter in &filters {
-            self.parts.durable_routes.remove(partition, filter);
-        }
         let remove = |filter| RouteChange::Remove(Route::Durable { partition, filter });
         let announced = self.parts.route_exchange.announce_durable(filters.into_iter().map(remove).collect());
         self.jobs.push(async move {

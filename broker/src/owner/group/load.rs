@@ -109,7 +109,6 @@ impl Group {
                 continue;
             }
             let routes = run.queues.routes();
-            self.parts.durable_routes.set_partition(*partition, &routes);
             self.parts.route_exchange.set_partition_routes(*partition, self.epoch, routes);
             let reader = self.parts.log.reader(*partition, run.queues.head());
             self.jobs.read(*partition, reader, Duration::ZERO);

@@ -116,7 +116,6 @@ impl Group {
             }
             return None;
         }
-        self.parts.durable_routes.add(partition, &filter);
         self.operations.get(number)?.gated.push((index, filter.clone(), before));
         Some(RouteChange::Add(Route::Durable { partition, filter }))
     }
