@@ -1,6 +1,8 @@
 //! The dependency rules of ARCHITECTURE.md, read off the sources: imports point one way, each foreign crate has one
 //! room, what decides cannot act, and files stay small enough to read.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -158,7 +160,7 @@ fn core_depends_on_nothing_that_performs_io() {
 fn no_source_file_is_longer_than_400_lines_before_its_tests() {
     let long: Vec<_> = all_sources()
         .into_iter()
-        .filter(|(path, _)| !path.contains("/tests/"))
+        .filter(|(path, _)| !path.contains("/tests/") && !path.ends_with("/tests.rs"))
         .map(|(path, text)| (path, text.lines().take_while(|line| !line.starts_with("#[cfg(test)]")).count()))
         .filter(|(_, lines)| *lines > LINES_MAX)
         .collect();
@@ -167,7 +169,7 @@ fn no_source_file_is_longer_than_400_lines_before_its_tests() {
 
 #[test]
 fn the_checker_sees_what_it_must_see() {
-    let code = "use crate::router::Router;\nuse crate::{log::Log, mailbox};\nfn f() { crate::admin::g() }";
+    let code = "use crate::router::Router;\nuse crate::{log::Log, mailbox};\nfn f() { crate::admin::g(); crate::m!() }";
 
     assert_eq!(modules_named(code), ["admin", "log", "mailbox", "router"].map(String::from).into());
     assert!(names_crate("use kube::Client;", "kube"));
@@ -213,8 +215,9 @@ fn group_members(group: &str) -> Vec<String> {
 fn identifier(text: &str) -> Option<String> {
     let name: String =
         text.chars().take_while(|character| character.is_ascii_alphanumeric() || *character == '_').collect();
-    // A capital is an item of the crate's root, a lower-case letter a module.
-    name.starts_with(|first: char| first.is_ascii_lowercase()).then_some(name)
+    // A capital is an item of the crate's root, a lower-case letter a module or a macro.
+    let is_macro = text[name.len()..].starts_with('!');
+    (name.starts_with(|first: char| first.is_ascii_lowercase()) && !is_macro).then_some(name)
 }
 
 fn names_crate(text: &str, foreign: &str) -> bool {

@@ -83,7 +83,7 @@ step_kubernetes() {
 declare -A TESTS=(
   [standalone]='standalone*'
   [kafka]='*kafka*'
-  [processes]='*processes* api_server*'
+  [processes]='*processes* api_server* leases*'
   [kubernetes]='pods*'
 )
 
@@ -103,7 +103,8 @@ e2e() {
   for name in $(test_files "$1"); do targets+=(--test "$name"); done
   [ ${#targets[@]} -gt 0 ] || { echo "no test file matches ${TESTS[$1]}"; return 0; }
   eval "$($cluster env)"
-  cargo test -p tidemill-e2e --locked "${targets[@]}"
+  # Of the whole workspace, so that dependencies have the features they were built with.
+  cargo test --workspace --locked "${targets[@]}"
 }
 
 # A test file that no step runs would never fail.

@@ -24,7 +24,7 @@ fn cluster_yaml() -> String {
          \x20   bootstrapServers: {}\n\
          \x20   replicationFactor: 1\n\
          \x20   minInSyncReplicas: 1\n",
-        kafka().unwrap()
+        kafka().expect("a Kafka for the tests")
     )
 }
 

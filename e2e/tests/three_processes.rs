@@ -16,7 +16,7 @@ fn unique(name: &str) -> String {
 
 /// The partition group of a session in the clusters of `Processes`.
 fn group_of(client_id: &str) -> u16 {
-    let partitioning = Partitioning::new(8, 6).unwrap();
+    let partitioning = Partitioning::new(8, 6).expect("8 partitions in 6 groups");
     partitioning.group_of(partitioning.partition_of(QueueKind::Session, client_id)).0
 }
 

@@ -45,6 +45,9 @@ pub enum MembershipError {
     Ended(String),
 }
 
+/// Gives the lease protocol its way over a node's links.
+pub(super) type LinkMembership = Box<dyn FnOnce(&Arc<ClusterNode>) + Send>;
+
 /// A member, and what belongs to it.
 pub(super) struct Joined {
     /// Membership and ownership.
@@ -54,7 +57,7 @@ pub(super) struct Joined {
     /// The links to the peers, if there are any.
     pub(super) peers: Option<PeerAccess>,
     /// Gives the lease protocol its way over the links.
-    pub(super) link_membership: Box<dyn FnOnce(&Arc<ClusterNode>) + Send>,
+    pub(super) link_membership: LinkMembership,
     /// What keeps the membership.
     pub(super) tasks: JoinSet<()>,
 }
@@ -106,7 +109,7 @@ async fn by_leases(
     let (leases, driver) = LeaseCoordination::new(lease_config, api);
     let mut tasks = JoinSet::new();
     tasks.spawn(driver.run(CancellationToken::new()));
-    let view = wait_until_joined(&*leases).await?;
+    let view = wait_until_joined(&leases).await?;
     tracing::info!(member = name, epoch = view.own_epoch.0, incarnation = %view.own.incarnation, "joined");
     let talking = Arc::clone(&leases);
     Ok(Joined {
