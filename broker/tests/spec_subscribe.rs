@@ -210,8 +210,7 @@ async fn a_persistent_session_gets_its_queue_once_reports_what_is_done_and_takes
     let partition = broker.data_path.partitioning.partition_of(QueueKind::Session, "session");
     let group = broker.data_path.partitioning.group_of(partition);
     let attachments = registry.attachments(group);
-    let (_, attachment) =
-        attachments.iter().find(|(_, attachment)| attachment.request.client_id == "session").unwrap();
+    let attachment = attachments.iter().find(|attachment| attachment.request.client_id == "session").unwrap();
     assert_eq!((&attachment.in_flight[..], &attachment.done[..]), (&[10][..], &[12][..]));
     registry.deliver(&broker.data_path.own, deliver(vec![delivery(12, true)]));
     assert_eq!(client.ping().await, [], "what is done is not sent again");

@@ -1,11 +1,10 @@
 //! The operator's Kafka client on a real Kafka: the topics it makes are the topics it wants, and what others made of
 //! them is told.
 
+use tidemill_contract::topics::{Topic, TopicReport, compare_topics};
 use tidemill_e2e::environment::kafka;
 use tidemill_operator::clients::kafka::{CreateError, KafkaObserver};
-use tidemill_operator::controller::topics::{
-    KafkaObservation, Topic, TopicReport, compare_topics, desired_topics,
-};
+use tidemill_operator::controller::topics::{KafkaObservation, desired_topics};
 use tidemill_operator::controller::validate::validate;
 
 /// The topics of a cluster of its own for each test.

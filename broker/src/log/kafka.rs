@@ -28,13 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidemill_contract::config::Kafka;
 use tidemill_contract::names::Topics;
+use tidemill_contract::topics::{RECORD_OVERHEAD_BYTES, TopicNumbers};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning, PartitioningError};
 use watermarks::watermarks;
 
 /// Bound of one question to Kafka.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
-/// What a record may need beyond the largest packet.
-const RECORD_EXTRA: usize = 64 << 10;
 /// What Kafka's batch and record headers need of that.
 const BATCH_EXTRA: usize = 1 << 10;
 
@@ -72,9 +71,18 @@ impl KafkaSettings {
         })
     }
 
+    fn topic_numbers(&self) -> TopicNumbers {
+        TopicNumbers {
+            partitions: self.partitioning.partition_count(),
+            replication_factor: self.replication_factor,
+            min_in_sync_replicas: self.min_in_sync_replicas,
+            maximum_packet_bytes: self.maximum_packet_bytes,
+        }
+    }
+
     /// Least `max.message.bytes` of the topics.
     fn message_bytes_max(&self) -> usize {
-        self.maximum_packet_bytes as usize + RECORD_EXTRA
+        self.maximum_packet_bytes as usize + RECORD_OVERHEAD_BYTES as usize
     }
 
     /// Largest record.

@@ -3,7 +3,7 @@
 //! librdkafka blocks (a metadata request, the end of a client), so everything runs on the blocking pool, each call with a
 //! deadline and all of them bounded in number: a Kafka that does not answer delays only the clusters that use it.
 
-use crate::controller::topics::{KafkaObservation, ObservedTopic, Topic};
+use crate::controller::topics::KafkaObservation;
 use parking_lot::Mutex;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{
@@ -13,6 +13,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
+use tidemill_contract::topics::{ObservedTopic, Topic};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 

@@ -1,7 +1,7 @@
 //! All reads of a pass, straight from the API server and from Kafka: decisions are not made on caches.
 
 use crate::clients::kafka::KafkaObserver;
-use crate::controller::topics::{KafkaObservation, TRANSACTION_STATE, desired_topics};
+use crate::controller::topics::{KafkaObservation, desired_topics};
 use crate::controller::validate::{Store, ValidatedCluster};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -11,6 +11,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use std::fmt::Debug;
 use tidemill_contract::names;
+use tidemill_contract::topics::TRANSACTION_STATE;
 
 /// What is there.
 #[derive(Debug, Clone, PartialEq, Default)]

@@ -5,7 +5,7 @@ use crate::controller::build::stateful_set::ANNOTATION_CONFIG;
 use crate::controller::certificates::{CertificatePlan, plan_certificates};
 use crate::controller::dereference::Observed;
 use crate::controller::membership::Membership;
-use crate::controller::topics::{KafkaObservation, TopicReport, compare_topics, desired_topics};
+use crate::controller::topics::{KafkaObservation, desired_topics};
 use crate::controller::validate::{Store, ValidatedCluster};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use std::collections::BTreeSet;
 use tidemill_contract::names;
+use tidemill_contract::topics::{Topic, TopicReport, compare_topics};
 use tidemill_crds::TopicManagement;
 
 /// What happens to the brokers in this pass.
@@ -129,10 +130,7 @@ pub fn left_over(cluster: &ValidatedCluster, observed: &Observed) -> Option<Stri
 impl Plan {
     /// Topics that the operator may create in this pass.
     #[must_use]
-    pub fn topics_to_create<'a>(
-        &'a self,
-        cluster: &ValidatedCluster,
-    ) -> &'a [crate::controller::topics::Topic] {
+    pub fn topics_to_create<'a>(&'a self, cluster: &ValidatedCluster) -> &'a [Topic] {
         match &cluster.store {
             Store::Kafka { kafka, .. } => match kafka.topic_management {
                 TopicManagement::Managed => &self.topics.missing,

@@ -5,18 +5,18 @@ use super::clients::{Admin, admin};
 use rdkafka::admin::{AdminOptions, ConfigResource, NewTopic, ResourceSpecifier, TopicReplication};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::metadata::Metadata;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tidemill_contract::topics::{
+    ObservedTopic, TRANSACTION_STATE, Topic, TopicReport, compare_topics, desired_topics,
+};
 
-/// Topic in which Kafka keeps transactions. It is there from the first transaction on.
-const TRANSACTION_STATE: &str = "__transaction_state";
 /// Bound of one request.
 const REQUEST_MAX: Duration = Duration::from_secs(10);
 /// How long new topics may take until all their partitions have a leader.
 const READY_MAX: Duration = Duration::from_secs(30);
 const READY_PAUSE: Duration = Duration::from_millis(100);
-/// Segment length of the log, which is the grain in which trimmed space comes back.
-const LOG_SEGMENT_BYTES: &str = "134217728";
 
 /// The topics cannot be used. The broker must not start with them.
 #[derive(Debug, thiserror::Error)]
@@ -54,20 +54,6 @@ pub enum TopicCreation {
     Check,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Policy {
-    /// Nothing goes by itself; owners trim.
-    Trimmed,
-    /// The last value of each key stays.
-    Compacted,
-}
-
-/// What a topic must be.
-struct Wanted {
-    name: String,
-    policy: Policy,
-}
-
 /// Creates what is missing, if `creation` says so, then checks everything.
 ///
 /// # Errors
@@ -79,55 +65,22 @@ pub async fn ensure_topics(
 ) -> Result<(), TopicsError> {
     let unavailable = |error: KafkaError| settings.unavailable(&error);
     let admin = Arc::new(admin(settings).map_err(unavailable)?);
-    let wanted = wanted(settings);
+    let wanted = desired_topics(&settings.topics, settings.topic_numbers());
     if creation == TopicCreation::Create {
         create(settings, &admin, &wanted).await?;
     }
     let metadata = settled_metadata(settings, &admin, &wanted, creation).await?;
-    let mut problems = Vec::new();
-    for topic in &wanted {
-        problems.extend(placement_problems(settings, &metadata, &topic.name));
-    }
-    // A missing topic has no configuration to ask for.
-    if problems.is_empty() {
-        let configs = describe(settings, &admin, wanted.iter().map(|topic| topic.name.as_str())).await?;
-        for (topic, config) in wanted.iter().zip(&configs) {
-            problems.extend(config_problems(settings, topic, config));
-        }
-        problems.extend(transaction_state_problems(settings, &admin, &metadata).await?);
-    }
+    let observed = observe(settings, &admin, &metadata, &wanted).await?;
+    let TopicReport { missing, mut problems } = compare_topics(&wanted, &observed);
+    problems.extend(missing.iter().map(|topic| format!("{} does not exist", topic.name)));
     if problems.is_empty() { Ok(()) } else { Err(TopicsError::Refused { problems }) }
 }
 
-fn wanted(settings: &KafkaSettings) -> Vec<Wanted> {
-    let topics = &settings.topics;
-    vec![
-        Wanted { name: topics.log(), policy: Policy::Trimmed },
-        Wanted { name: topics.state(), policy: Policy::Compacted },
-        Wanted { name: topics.index(), policy: Policy::Trimmed },
-        Wanted { name: topics.retained(), policy: Policy::Compacted },
-    ]
-}
-
-async fn create(settings: &KafkaSettings, admin: &Admin, wanted: &[Wanted]) -> Result<(), TopicsError> {
-    let min_in_sync_replicas = settings.min_in_sync_replicas.to_string();
-    let message_bytes_max = settings.message_bytes_max().to_string();
-    let topics = wanted.iter().map(|wanted| {
-        let partitions = settings.partitioning.partition_count().into();
-        let replication = TopicReplication::Fixed(settings.replication_factor.into());
-        let topic = NewTopic::new(&wanted.name, partitions, replication)
-            .set("min.insync.replicas", &min_in_sync_replicas)
-            .set("max.message.bytes", &message_bytes_max)
-            .set("unclean.leader.election.enable", "false")
-            .set("message.timestamp.type", "LogAppendTime");
-        match wanted.policy {
-            Policy::Trimmed => topic
-                .set("cleanup.policy", "delete")
-                .set("retention.ms", "-1")
-                .set("retention.bytes", "-1")
-                .set("segment.bytes", LOG_SEGMENT_BYTES),
-            Policy::Compacted => topic.set("cleanup.policy", "compact"),
-        }
+async fn create(settings: &KafkaSettings, admin: &Admin, wanted: &[Topic]) -> Result<(), TopicsError> {
+    let topics = wanted.iter().map(|topic| {
+        let replication = TopicReplication::Fixed(topic.replication_factor);
+        let new = NewTopic::new(&topic.name, topic.partitions, replication);
+        topic.settings.iter().fold(new, |new, (key, value)| new.set(key, value))
     });
     let topics: Vec<_> = topics.collect();
     let created =
@@ -145,7 +98,7 @@ async fn create(settings: &KafkaSettings, admin: &Admin, wanted: &[Wanted]) -> R
 async fn settled_metadata(
     settings: &KafkaSettings,
     admin: &Arc<Admin>,
-    wanted: &[Wanted],
+    wanted: &[Topic],
     creation: TopicCreation,
 ) -> Result<Metadata, TopicsError> {
     let deadline = Instant::now() + READY_MAX;
@@ -156,7 +109,7 @@ async fn settled_metadata(
             .await
             .unwrap_or(Err(KafkaError::Canceled))
             .map_err(|error| settings.unavailable(&error))?;
-        let is_ready = |wanted: &Wanted| {
+        let is_ready = |wanted: &Topic| {
             metadata.topics().iter().any(|topic| {
                 topic.name() == wanted.name
                     && !topic.partitions().is_empty()
@@ -171,73 +124,36 @@ async fn settled_metadata(
     }
 }
 
-fn placement_problems(settings: &KafkaSettings, metadata: &Metadata, name: &str) -> Vec<String> {
-    let found = metadata.topics().iter().find(|topic| topic.name() == name);
-    let Some(topic) = found.filter(|topic| !topic.partitions().is_empty()) else {
-        return vec![format!("{name} does not exist")];
-    };
-    let mut problems = Vec::new();
-    let partitions = topic.partitions().len();
-    let wanted = usize::from(settings.partitioning.partition_count());
-    if partitions != wanted {
-        problems.push(format!("{name} has {partitions} partitions, not {wanted}; the number cannot change"));
-    }
-    problems.extend(replication_problem(settings, topic));
-    problems
-}
-
-fn replication_problem(settings: &KafkaSettings, topic: &rdkafka::metadata::MetadataTopic) -> Option<String> {
-    let replicas = topic.partitions().iter().map(|partition| partition.replicas().len()).min()?;
-    let wanted = usize::try_from(settings.replication_factor).unwrap_or_default();
-    (replicas < wanted).then(|| format!("{} has {replicas} replicas, fewer than {wanted}", topic.name()))
-}
-
-fn config_problems(settings: &KafkaSettings, topic: &Wanted, config: &ConfigResource) -> Vec<String> {
-    let mut problems = Vec::new();
-    let name = &topic.name;
-    let value = |key: &str| config.get(key).and_then(|entry| entry.value.as_deref()).unwrap_or("unset");
-    let mut must_be = |key: &str, wanted: &str| {
-        if value(key) != wanted {
-            problems.push(format!("{name} has {key} {}, not {wanted}", value(key)));
-        }
-    };
-    must_be("unclean.leader.election.enable", "false");
-    match topic.policy {
-        Policy::Trimmed => {
-            must_be("cleanup.policy", "delete");
-            must_be("retention.ms", "-1");
-            must_be("retention.bytes", "-1");
-            must_be("message.timestamp.type", "LogAppendTime");
-        }
-        Policy::Compacted => must_be("cleanup.policy", "compact"),
-    }
-    problems.extend(too_small(name, config, "min.insync.replicas", settings.min_in_sync_replicas.into()));
-    let bytes = i64::try_from(settings.message_bytes_max()).unwrap_or(i64::MAX);
-    problems.extend(too_small(name, config, "max.message.bytes", bytes));
-    problems
-}
-
-fn too_small(name: &str, config: &ConfigResource, key: &str, least: i64) -> Option<String> {
-    let value = config.get(key).and_then(|entry| entry.value.as_deref()).unwrap_or("unset");
-    let enough = value.parse::<i64>().is_ok_and(|value| value >= least);
-    (!enough).then(|| format!("{name} has {key} {value}, less than {least}"))
-}
-
-/// The fences of owners are as durable as this topic.
-async fn transaction_state_problems(
+/// Those of `wanted`, and Kafka's topic behind transactions, that exist.
+async fn observe(
     settings: &KafkaSettings,
     admin: &Admin,
     metadata: &Metadata,
-) -> Result<Vec<String>, TopicsError> {
-    let found = metadata.topics().iter().find(|topic| topic.name() == TRANSACTION_STATE);
-    let Some(topic) = found.filter(|topic| !topic.partitions().is_empty()) else { return Ok(Vec::new()) };
-    let mut problems: Vec<_> = replication_problem(settings, topic).into_iter().collect();
-    let configs = describe(settings, admin, std::iter::once(TRANSACTION_STATE)).await?;
-    for config in &configs {
-        let least = settings.min_in_sync_replicas.into();
-        problems.extend(too_small(TRANSACTION_STATE, config, "min.insync.replicas", least));
+    wanted: &[Topic],
+) -> Result<BTreeMap<String, ObservedTopic>, TopicsError> {
+    let mut observed = BTreeMap::new();
+    for topic in metadata.topics() {
+        let is_wanted =
+            topic.name() == TRANSACTION_STATE || wanted.iter().any(|one| one.name == topic.name());
+        if !is_wanted || topic.partitions().is_empty() {
+            continue;
+        }
+        let replicas = topic.partitions().iter().map(|partition| partition.replicas().len());
+        let shape = ObservedTopic {
+            partitions: topic.partitions().len(),
+            replication_factor: replicas.min().unwrap_or_default(),
+            settings: BTreeMap::new(),
+        };
+        observed.insert(topic.name().to_owned(), shape);
     }
-    Ok(problems)
+    let names: Vec<_> = observed.keys().cloned().collect();
+    // In the order of the names.
+    let configs = describe(settings, admin, names.iter().map(String::as_str)).await?;
+    for (topic, config) in observed.values_mut().zip(configs) {
+        let entries = config.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?)));
+        topic.settings.extend(entries);
+    }
+    Ok(observed)
 }
 
 async fn describe(
@@ -246,6 +162,9 @@ async fn describe(
     topics: impl Iterator<Item = &str>,
 ) -> Result<Vec<ConfigResource>, TopicsError> {
     let topics: Vec<_> = topics.map(ResourceSpecifier::Topic).collect();
+    if topics.is_empty() {
+        return Ok(Vec::new());
+    }
     let described = admin.describe_configs(&topics, &options()).await;
     let described = described.map_err(|error| settings.unavailable(&error))?;
     described

@@ -1,9 +1,10 @@
 use super::*;
 use crate::controller::fixtures::{healthy, kafka_cluster, lease, now};
 use crate::controller::plan::plan;
-use crate::controller::topics::{KafkaObservation, ObservedTopic, desired_topics};
+use crate::controller::topics::{KafkaObservation, desired_topics};
 use crate::controller::validate::validate;
 use k8s_openapi::jiff::SignedDuration;
+use tidemill_contract::topics::ObservedTopic;
 
 fn reached(cluster: &MqttCluster) -> KafkaObservation {
     let topics = desired_topics(&validate(cluster).unwrap()).into_iter().map(|topic| {
