@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tidemill_contract::admin::{BrokerStatus, MemberStatus, OwnedGroup, Problem};
 use tidemill_contract::config;
+use tidemill_core::member::Member;
 use tidemill_core::partition::Partitioning;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -43,6 +44,9 @@ pub struct Admin {
 /// Names what readiness waits for; empty when it waits for nothing.
 pub type WaitingFor = dyn Fn() -> Vec<String> + Send + Sync;
 
+/// Whether a link to a member is up.
+pub type IsReachable = dyn Fn(&Member) -> bool + Send + Sync;
+
 /// What the admin port tells about.
 pub struct AdminParts {
     /// Placement of queues.
@@ -57,6 +61,8 @@ pub struct AdminParts {
     pub view: watch::Receiver<Arc<ClusterView>>,
     /// What else readiness waits for; asked each time.
     pub waiting_for: Arc<WaitingFor>,
+    /// Whether a link to a member is up; asked each time.
+    pub is_reachable: Arc<IsReachable>,
     /// The threads of connections, for the health check.
     pub threads: Vec<Handle>,
 }
@@ -138,7 +144,11 @@ async fn status(State(shared): State<Arc<Shared>>) -> Json<BrokerStatus> {
         ready: waiting_for.is_empty(),
         waiting_for,
         partition_groups: shared.owned_groups(&view),
-        members: view.members.values().map(|info| member_status(info, &view)).collect(),
+        members: view
+            .members
+            .values()
+            .map(|info| member_status(info, &view, &*shared.parts.is_reachable))
+            .collect(),
         connections: shared.parts.metrics.connections(),
     })
 }
@@ -182,7 +192,7 @@ impl Shared {
     }
 }
 
-fn member_status(info: &MemberInfo, view: &ClusterView) -> MemberStatus {
+fn member_status(info: &MemberInfo, view: &ClusterView, is_reachable: &IsReachable) -> MemberStatus {
     let state = match (info.leaving, info.serving) {
         (true, _) => "Leaving",
         (false, true) => "Serving",
@@ -192,7 +202,7 @@ fn member_status(info: &MemberInfo, view: &ClusterView) -> MemberStatus {
         member: info.member.id.to_string(),
         epoch: info.epoch.0,
         state: state.to_owned(),
-        reachable: info.member == view.own,
+        reachable: info.member == view.own || is_reachable(&info.member),
     }
 }
 

@@ -89,6 +89,7 @@ pub async fn start(
         metrics: data_path.metrics.clone(),
         view: wiring.view.clone(),
         waiting_for: Arc::clone(&wiring.waiting_for),
+        is_reachable: Arc::clone(&wiring.is_reachable),
         threads: threads.handles().to_vec(),
     };
     let admin = Admin::bind(&config.admin, parts).await?;

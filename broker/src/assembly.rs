@@ -115,12 +115,14 @@ fn wire(
     let has_all_routes = node.exchange().has_all_routes();
     tasks.spawn(serve_when_ready(Arc::clone(&coordination), has_all_routes.clone(), stop.clone()));
     let waiting_for = waiting_for(Arc::clone(&coordination), has_all_routes);
+    let links = Arc::clone(node.links());
     Ok(Wiring {
         owner: Arc::new(node.directory().clone()),
         exchange: Arc::new(node.exchange().clone()),
         forwarder: Arc::clone(node.forwards()) as _,
         view,
         waiting_for,
+        is_reachable: Arc::new(move |member| links.to(member).is_some()),
         leave: Box::pin(leave(Arc::clone(&coordination), stop)),
         failed: failed(coordination, tasks, directory),
     })

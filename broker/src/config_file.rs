@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use tidemill_contract::config::{Config, ConfigError, Listener, Listeners, Protocol};
-use tidemill_contract::ports;
+use tidemill_contract::{names, ports};
 
 /// Deepest key of `--set`.
 const KEY_LEVELS_MAX: usize = 16;
@@ -83,10 +83,10 @@ impl Environment {
     pub fn read() -> Self {
         let read = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Self {
-            member: read("TIDEMILL_MEMBER"),
-            pod_uid: read("TIDEMILL_POD_UID"),
-            pod_ip: read("TIDEMILL_POD_IP"),
-            namespace: read("TIDEMILL_NAMESPACE"),
+            member: read(names::ENV_MEMBER),
+            pod_uid: read(names::ENV_POD_UID),
+            pod_ip: read(names::ENV_POD_IP),
+            namespace: read(names::ENV_NAMESPACE),
         }
     }
 

@@ -89,7 +89,7 @@ fn main() -> anyhow::Result<()> {
 /// JSON lines for machines, plain lines for a terminal.
 fn start_logging() {
     use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TIDEMILL_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
@@ -170,6 +170,7 @@ async fn termination() -> anyhow::Result<()> {
 async fn make_leases(file: &Path, members: &[String], history: History) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let config: Config = serde_saphyr::from_str(&text).with_context(|| format!("in {}", file.display()))?;
+    config.check().with_context(|| format!("in {}", file.display()))?;
     let leases = leases_of(&config, members, history)?;
     let client = Client::try_default().await.context("no way to a Kubernetes API")?;
     let namespace =

@@ -57,7 +57,7 @@ pub struct MemberStatus {
     pub member: String,
     /// Member epoch.
     pub epoch: u64,
-    /// `Joining`, `Serving`, `Draining` or `Leaving`.
+    /// `Joining`, `Serving` or `Leaving`.
     pub state: String,
     /// Whether a peer link to it is up; always true for the broker itself.
     pub reachable: bool,

@@ -17,7 +17,7 @@ pub const LEASE_VIEW: &str = "view";
 /// Annotation of a member lease: the broker's state, `Joining`, `Serving`, `Draining` or `Leaving`.
 pub const ANNOTATION_STATE: &str = "tidemill.dev/state";
 
-/// Environment variable that names the member; wins over the config file. In a pod it is the pod's name.
+/// Environment variable that names the member when the config file does not. In a pod it is the pod's name.
 pub const ENV_MEMBER: &str = "TIDEMILL_MEMBER";
 /// Environment variable with the pod's namespace, where the leases are.
 pub const ENV_NAMESPACE: &str = "TIDEMILL_NAMESPACE";

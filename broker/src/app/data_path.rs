@@ -1,6 +1,6 @@
 //! The parts between a client's socket and the log, and what is built around them.
 
-use crate::admin::WaitingFor;
+use crate::admin::{IsReachable, WaitingFor};
 use crate::cluster::{ClusterView, Forwarder, RouteExchange, Validity};
 use crate::connection::{ServiceParts, Services};
 use crate::log::Log;
@@ -58,6 +58,8 @@ pub struct Wiring {
     pub view: watch::Receiver<Arc<ClusterView>>,
     /// What readiness still waits for, beside listeners, validity and routes of partitions. Called at each `/readyz`.
     pub waiting_for: Arc<WaitingFor>,
+    /// Whether a link to a member is up.
+    pub is_reachable: Arc<IsReachable>,
     /// Gives back groups and membership when the broker stops. Bounded by itself.
     pub leave: BoxFuture<'static, ()>,
     /// Completes with the reason when the process must exit: the membership ended, an owner or a link panicked.

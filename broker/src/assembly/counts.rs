@@ -11,24 +11,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Reads one of the node's counts.
 type Read = fn(&ClusterNode) -> &AtomicU64;
 
-/// Name, meaning and place of each count.
+/// Name, meaning and place of each count. The registry adds its prefix only to its own kinds of metrics.
 const COUNTS: [(&str, &str, Read); 6] = [
-    ("live_gate_timeouts_total", "Live SUBACKs that did not wait for a slow peer any longer.", |node| {
-        &node.exchange().counts().live_timeouts
-    }),
-    ("durable_gates_closed_total", "Durable SUBACKs that failed because a member did not confirm.", |node| {
-        &node.exchange().counts().durable_closed
-    }),
-    ("route_divergences_total", "Snapshots of routes asked for because a digest did not fit.", |node| {
-        &node.exchange().counts().divergences
-    }),
-    ("forwards_shed_total", "QoS 0 messages dropped because a link was crowded or down.", |node| {
+    (
+        "tidemill_live_gate_timeouts_total",
+        "Live SUBACKs that did not wait for a slow peer any longer.",
+        |node| &node.exchange().counts().live_timeouts,
+    ),
+    (
+        "tidemill_durable_gates_closed_total",
+        "Durable SUBACKs that failed because a member did not confirm.",
+        |node| &node.exchange().counts().durable_closed,
+    ),
+    (
+        "tidemill_route_divergences_total",
+        "Snapshots of routes asked for because a digest did not fit.",
+        |node| &node.exchange().counts().divergences,
+    ),
+    ("tidemill_forwards_shed_total", "QoS 0 messages dropped because a link was crowded or down.", |node| {
         &node.forwards().counts().shed
     }),
-    ("forwards_given_up_total", "QoS > 0 messages acknowledged although a peer did not take them.", |node| {
-        &node.forwards().counts().given_up
+    (
+        "tidemill_forwards_given_up_total",
+        "QoS > 0 messages acknowledged although a peer did not take them.",
+        |node| &node.forwards().counts().given_up,
+    ),
+    ("tidemill_forward_gaps_total", "Gaps found in what peers forwarded.", |node| {
+        &node.forwards().counts().gaps
     }),
-    ("forward_gaps_total", "Gaps found in what peers forwarded.", |node| &node.forwards().counts().gaps),
 ];
 
 struct Counts {
@@ -52,9 +62,8 @@ impl Collector for Counts {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let family = |(name, help, read): &(&str, &str, Read)| {
-            let value = u32::try_from(read(&self.node).load(Ordering::Relaxed)).unwrap_or(u32::MAX);
             let mut counter = Counter::default();
-            counter.set_value(f64::from(value));
+            counter.set_value(to_float(read(&self.node).load(Ordering::Relaxed)));
             let mut metric = Metric::default();
             metric.set_counter(counter);
             let mut family = MetricFamily::default();
@@ -66,4 +75,10 @@ impl Collector for Counts {
         };
         COUNTS.iter().map(family).collect()
     }
+}
+
+/// Exact up to 2^53, as all counters of the text format are.
+fn to_float(count: u64) -> f64 {
+    let half = |bits: u64| f64::from(u32::try_from(bits & u64::from(u32::MAX)).unwrap_or(u32::MAX));
+    half(count >> 32) * 4_294_967_296.0 + half(count)
 }

@@ -149,6 +149,12 @@ fn endpoint(peers: &Peers, listener: &TcpListener) -> Result<String, MembershipE
     let failed = |source| MembershipError::Bind { address: peers.address.clone(), source };
     match &peers.advertised {
         Some(advertised) => Ok(advertised.clone()),
-        None => Ok(listener.local_addr().map_err(failed)?.to_string()),
+        None => {
+            let address = listener.local_addr().map_err(failed)?;
+            if address.ip().is_unspecified() {
+                return Err(MembershipError::Missing("peers.advertised (peers cannot dial 0.0.0.0)"));
+            }
+            Ok(address.to_string())
+        }
     }
 }

@@ -119,3 +119,26 @@ async fn operations_of_one_client_take_effect_in_the_order_they_were_sent() {
 
     assert!(world.routes.filters().is_empty());
 }
+
+#[tokio::test]
+async fn what_makes_a_key_that_no_store_takes_is_refused_and_stops_nobody() {
+    let world = World::new().await;
+    let refused = world.attach(request(&"c".repeat(60_000))).await;
+    let client = world.attach(request("long")).await.unwrap();
+
+    let reasons = world
+        .subscribe(
+            &client,
+            vec![
+                subscription(&"f".repeat(60_500), options(QoS::AtLeastOnce)),
+                subscription("short", options(QoS::AtLeastOnce)),
+            ],
+        )
+        .await
+        .unwrap();
+
+    assert!(matches!(refused, Err(tidemill_core::attach::OwnerError::QuotaExceeded)));
+    assert_eq!(reasons, [ReasonCode::QUOTA_EXCEEDED, ReasonCode::GRANTED_QOS_1]);
+    let longest = world.state().await.into_iter().map(|entry| entry.key.len()).max();
+    assert!(longest.is_some_and(|bytes| bytes <= tidemill_broker::log::state::KEY_BYTES_MAX));
+}

@@ -5,6 +5,7 @@ use super::inbox::Answer;
 use super::job::Job;
 use super::registry::Attached;
 use super::{Group, Queues};
+use crate::log::state::KEY_BYTES_MAX;
 use bytestring::ByteString;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use tracing::debug;
 const WAIT: Duration = Duration::from_secs(10);
 /// Attaches that wait for that; more are refused.
 const WAITING_MAX: usize = 10_000;
+/// Longest client id of a persistent session: its keys must fit the store, those of its shorter filters included.
+const CLIENT_ID_BYTES_MAX: usize = KEY_BYTES_MAX / 2;
 /// Bound on closing the old connection; the host's own bound is below it.
 const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
 
@@ -80,6 +83,9 @@ impl Group {
             return self.waiting.push_back(attach);
         }
         let client_id = attach.request.client_id.clone();
+        if attach.request.lifetime != SessionLifetime::Clean && client_id.len() > CLIENT_ID_BYTES_MAX {
+            return attach.refuse(OwnerError::QuotaExceeded);
+        }
         let partition = self.partition_of(&client_id);
         if attach.needs_state() && self.served(partition).is_none() {
             return attach.refuse(OwnerError::Unavailable);

@@ -7,6 +7,7 @@ use super::inbox::Answer;
 use super::job::Job;
 use super::operation::Change;
 use crate::cluster::{Route, RouteChange};
+use crate::log::state::KEY_BYTES_MAX;
 use std::time::Duration;
 use tidemill_core::attach::{OwnerError, StoredSubscription, SubscribeRequest, SubscriptionReasons};
 use tidemill_core::packet::{QoS, ReasonCode};
@@ -101,13 +102,16 @@ impl Group {
         if before.is_none() && all.is_some_and(|all| all.iter().count() >= subscriptions_max) {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
+        let key = StateKey::Subscription { queue, filter: filter.clone() };
+        if key.encode().len() > KEY_BYTES_MAX {
+            return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
+        }
         // A durable subscription in force keeps its start: what waits for it is still due.
         let kept = before.filter(|before| before.is_durable() && before.end.is_none());
         let start = kept.map_or(end.max(run.queues.head()), |before| before.start);
         let subscription = Subscription { options, identifier, start, end: None };
         run.queues.subscribe(slot, filter.clone(), subscription);
         let has_route = run.queues.has_route(&filter);
-        let key = StateKey::Subscription { queue, filter: filter.clone() };
         self.ledger.write(partition, &key, Some(subscription.encode()));
         self.reason(number, granted(options.qos));
         if !subscription.is_durable() {
