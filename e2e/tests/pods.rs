@@ -2,8 +2,9 @@
 //!
 //! The operator and the charts are installed before (`make test` does it); each test applies its own `MqttCluster`.
 
+use anyhow::Context;
 use std::time::{Duration, Instant};
-use tidemill_e2e::audit::{Audit, Load};
+use tidemill_e2e::audit::{Audit, Load, Verdict};
 use tidemill_e2e::environment::{is_soak, kafka};
 use tidemill_e2e::kubernetes::{apply, broker_pods, client, kill_pod, wait_for_brokers, wait_until_ready};
 use tidemill_e2e::mosquitto::{Subscriber, publish};
@@ -58,26 +59,25 @@ async fn ten_lines_of_yaml_become_a_cluster_that_delivers_and_keeps() {
     let rounds = if is_soak() { 10 } else { 1 };
     for round in 0..rounds {
         let pods = wait_for_brokers(&kube, NAMESPACE, &name, 3, None).await.unwrap();
-        audit_one_kill(&kube, &name, &pods[round % 3].name).await;
+        let verdict = audit_one_kill(&kube, &name, &pods[round % 3].name).await.unwrap();
+        println!("audit: {verdict:?}");
+        assert_eq!(verdict.lost, []);
+        assert_eq!(verdict.reordered, []);
     }
 }
 
-async fn audit_one_kill(kube: &kube::Client, cluster: &str, victim: &str) {
-    let pods = broker_pods(kube, NAMESPACE, cluster).await.unwrap();
-    let uid = pods.iter().find(|pod| pod.name == victim).unwrap().uid.clone();
+async fn audit_one_kill(kube: &kube::Client, cluster: &str, victim: &str) -> anyhow::Result<Verdict> {
+    let pods = broker_pods(kube, NAMESPACE, cluster).await?;
+    let uid = pods.iter().find(|pod| pod.name == victim).context("the victim runs")?.uid.clone();
     let load = Load { name: format!("pods-{uid}"), publishers: 6, pause: Duration::from_millis(5) };
-    let audit = Audit::start(pods.iter().map(|pod| pod.mqtt.clone()).collect(), load).await.unwrap();
-    audit.wait_for_progress(200, Duration::from_secs(60)).await.unwrap();
+    let audit = Audit::start(pods.iter().map(|pod| pod.mqtt.clone()).collect(), load).await?;
+    audit.wait_for_progress(200, Duration::from_secs(60)).await?;
 
     let killed = Instant::now();
-    kill_pod(kube, NAMESPACE, victim).await.unwrap();
-    audit.wait_for_progress(200, Duration::from_secs(60)).await.unwrap();
+    kill_pod(kube, NAMESPACE, victim).await?;
+    audit.wait_for_progress(200, Duration::from_secs(60)).await?;
     println!("figure: 200 further acknowledgements {:.1} s after the kill", killed.elapsed().as_secs_f64());
-    wait_for_brokers(kube, NAMESPACE, cluster, 3, Some(&uid)).await.unwrap();
+    wait_for_brokers(kube, NAMESPACE, cluster, 3, Some(&uid)).await?;
     println!("figure: three ready brokers again {:.1} s after the kill", killed.elapsed().as_secs_f64());
-    let verdict = audit.finish(Duration::from_secs(40)).await.unwrap();
-
-    println!("audit: {verdict:?}");
-    assert_eq!(verdict.lost, []);
-    assert_eq!(verdict.reordered, []);
+    audit.finish(Duration::from_secs(40)).await
 }

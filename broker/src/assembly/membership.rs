@@ -110,7 +110,6 @@ async fn by_leases(
     let mut tasks = JoinSet::new();
     tasks.spawn(driver.run(CancellationToken::new()));
     let view = wait_until_joined(&leases).await?;
-    tracing::info!(member = name, epoch = view.own_epoch.0, incarnation = %view.own.incarnation, "joined");
     let talking = Arc::clone(&leases);
     Ok(Joined {
         coordination: Arc::clone(&leases) as _,

@@ -4,7 +4,7 @@ use super::KafkaSettings;
 use rdkafka::admin::AdminClient;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, ConsumerContext};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, DeliveryResult, ProducerContext, ThreadedProducer};
 use rdkafka::{ClientContext, util::IntoOpaque};
 use tidemill_core::partition::PartitionGroup;
@@ -25,21 +25,28 @@ const TRANSACTION_MS: &str = "10000";
 pub(super) struct Context;
 
 impl ClientContext for Context {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, text: &str) {
+        // It warns of settings that were chosen on purpose.
+        let level = if facility == "CONFWARN" { RDKafkaLogLevel::Debug } else { level };
         match level {
             RDKafkaLogLevel::Emerg
             | RDKafkaLogLevel::Alert
             | RDKafkaLogLevel::Critical
             | RDKafkaLogLevel::Error
-            | RDKafkaLogLevel::Warning => tracing::warn!(facility, message, "kafka client"),
+            | RDKafkaLogLevel::Warning => tracing::warn!(facility, text, "kafka client"),
             RDKafkaLogLevel::Notice | RDKafkaLogLevel::Info | RDKafkaLogLevel::Debug => {
-                tracing::debug!(facility, message, "kafka client");
+                tracing::debug!(facility, text, "kafka client");
             }
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(%error, reason, "kafka client");
+        // A reader that reaches the end says so itself.
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
+            tracing::trace!(reason, "kafka client");
+        } else {
+            tracing::warn!(%error, reason, "kafka client");
+        }
     }
 }
 
