@@ -48,9 +48,10 @@ fn changed(mut spec: Value, changes: &[(&str, Value)]) -> Value {
             target = &mut target[parent];
         }
         let entries = target.as_object_mut().expect("the parent of a change is an object");
-        match value {
-            Value::Null => drop(entries.remove(key)),
-            value => drop(entries.insert(key.to_owned(), value.clone())),
+        if value.is_null() {
+            entries.remove(key);
+        } else {
+            entries.insert((*key).to_owned(), value.clone());
         }
     }
     spec
