@@ -150,7 +150,7 @@ fn delivery(offset: u64, redelivery: bool) -> Delivery {
         },
         unique_id: None,
         message: Message {
-            topic: TopicName::parse("q").unwrap(),
+            topic: TopicName::parse("q").expect("q is a topic"),
             payload: Bytes::from(format!("{offset}")),
             qos: QoS::AtLeastOnce,
             retain: false,
