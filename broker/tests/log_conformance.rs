@@ -1,4 +1,5 @@
 //! The promises of [`tidemill_broker::log`], kept by the implementations that need nothing but this machine.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;

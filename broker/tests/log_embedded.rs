@@ -1,4 +1,5 @@
 //! The embedded log and processes: what a killed broker leaves, and two brokers on one directory.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use bytes::Bytes;
 use std::io::{BufRead, BufReader, Write};

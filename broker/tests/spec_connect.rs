@@ -1,4 +1,5 @@
 //! CONNECT, its answers, takeover, wills and the end of a connection, over real sockets.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "fixture/broker.rs"]
 mod broker;

@@ -1,4 +1,5 @@
 //! PUBLISH and its acknowledgement, over real sockets.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "fixture/broker.rs"]
 mod broker;

@@ -1,4 +1,5 @@
 //! SUBSCRIBE, UNSUBSCRIBE and what they deliver, over real sockets.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "fixture/broker.rs"]
 mod broker;

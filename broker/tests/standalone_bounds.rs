@@ -1,4 +1,5 @@
 //! What one client does wrong costs only that client.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "fixture/broker.rs"]
 mod broker;

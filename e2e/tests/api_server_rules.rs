@@ -1,6 +1,7 @@
 //! What the API server lets in: the schema and the CEL rules of the definition, on a real API server.
 //!
 //! Needs `TIDEMILL_E2E_KUBECONFIG`, a kubeconfig with the right to create definitions and namespaces.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use anyhow::Context;
 use k8s_openapi::api::core::v1::Namespace;

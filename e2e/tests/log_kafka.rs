@@ -1,5 +1,6 @@
 //! The promises of the log and the state, kept by Kafka. Needs a Kafka broker at `$TIDEMILL_E2E_KAFKA` (`host:port`); each
 //! test makes topics of its own there.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use bytes::Bytes;
 use futures::future::BoxFuture;

@@ -1,5 +1,6 @@
 //! The operator's Kafka client on a real Kafka: the topics it makes are the topics it wants, and what others made of
 //! them is told.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use tidemill_contract::topics::{Topic, TopicReport, compare_topics};
 use tidemill_e2e::environment::kafka;

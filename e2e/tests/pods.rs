@@ -1,6 +1,7 @@
 //! The cluster of `make demo`: operator, chart and three broker pods on a real kubelet, with a real Kafka.
 //!
 //! The operator and the charts are installed before (`make test` does it); each test applies its own `MqttCluster`.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use anyhow::Context;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
 //! `make run` on one machine: what was acknowledged survives `kill -9` and restart on the embedded log.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;
 use tidemill_contract::config::Config;

@@ -1,4 +1,5 @@
 //! Three broker processes, a real Kafka, a real Kubernetes API: both stories, without pods.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;
 use tidemill_core::partition::{Partitioning, QueueKind};
