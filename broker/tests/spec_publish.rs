@@ -43,7 +43,7 @@ async fn puback_leaves_only_after_the_commit_and_in_order_of_receipt() {
     let broker = Broker::start().await;
     let filter = TopicFilter::parse("durable/#").unwrap();
     for partition in [1, 3] {
-        broker.data_path.router.apply_durable(Partition(partition), &[filter.clone()], &[]);
+        broker.data_path.router.apply_durable(Partition(partition), std::slice::from_ref(&filter), &[]);
     }
     broker.log.is_holding.store(true, Ordering::SeqCst);
     let mut publisher = Client::connect(broker.address(), Version::V3_1_1, "publisher").await;
