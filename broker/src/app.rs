@@ -2,6 +2,7 @@
 //! admin`, and takes them down in the other direction.
 
 mod data_path;
+mod descriptors;
 
 pub use data_path::{DataPath, Foundation, Wiring};
 
@@ -97,7 +98,7 @@ pub async fn start(
     tasks.spawn(admin.serve());
     let wills = Arc::clone(&services.wills);
     tasks.spawn(async move { wills.run().await });
-    let connections = ConnectionCount::new(config.limits.connections);
+    let connections = ConnectionCount::new(descriptors::make_room_for_clients(config.limits.connections));
     for listener in listeners {
         let (services, threads) = (Arc::clone(&services), Arc::clone(&threads));
         tasks.spawn(listener.accept(services, threads, Arc::clone(&connections), accepting.clone()));

@@ -19,12 +19,16 @@ use bridges::{BrokerSurroundings, RegistryAttachments, RouterForwards, RouterRou
 use futures::future::BoxFuture;
 use membership::{Joined, MembershipError};
 use std::sync::Arc;
+use std::time::Duration;
 use storage::{Storage, StorageError};
 use tidemill_contract::config::Config;
 use tidemill_core::partition::{Partitioning, PartitioningError};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+/// How often an owner looks whether the log may forget something, when little is read.
+const TRIM_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The broker does not start.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +93,7 @@ fn wire(
     let view = coordination.view();
     let owner = OwnerService::new(OwnerParts {
         partitioning: data_path.partitioning,
+        trim_interval: TRIM_INTERVAL,
         subscriptions_max: usize::try_from(config.limits.subscriptions).unwrap_or(usize::MAX),
         log,
         state,

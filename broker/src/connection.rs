@@ -198,6 +198,10 @@ impl Connection {
                 continue;
             }
             self.poll_work(context);
+            // A client that does not read its answers gets no further ones. Its keep alive runs on.
+            if state.is_crowded {
+                return Poll::Pending;
+            }
             if self.is_paused(context) {
                 self.mailbox.handle_paused();
                 return Poll::Pending;

@@ -102,15 +102,22 @@ impl Listener {
         count: Arc<ConnectionCount>,
         stop: CancellationToken,
     ) {
+        let mut is_failing = false;
         loop {
             let accepted = tokio::select! {
                 accepted = self.socket.accept() => accepted,
                 () = stop.cancelled() => return,
             };
             let socket = match accepted {
-                Ok((socket, _)) => socket,
+                Ok((socket, _)) => {
+                    is_failing = false;
+                    socket
+                }
                 Err(error) => {
-                    tracing::warn!(listener = %self.name, %error, "accept failed");
+                    // Once for each time that it begins to fail.
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!(listener = %self.name, %error, "accept failed");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }

@@ -104,6 +104,8 @@ pub struct MailboxState {
     pub must_flush: bool,
     /// The socket took no more bytes: wait until it is writable, then [`Mailbox::handle_writable`].
     pub is_blocked: bool,
+    /// It is blocked with as many bytes as may wait: read nothing from the client until it has read something.
+    pub is_crowded: bool,
     /// As many publishes are unacknowledged as may be.
     pub is_window_full: bool,
 }
@@ -262,6 +264,7 @@ impl Mailbox {
             must_flush: std::mem::take(&mut inner.is_left_to_task),
             closing: inner.closing,
             is_blocked: inner.is_blocked,
+            is_crowded: inner.is_blocked && inner.buffer.unsent_bytes() >= self.context.limits.bytes,
             is_window_full: inner.window.is_full(),
         }
     }

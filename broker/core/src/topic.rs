@@ -73,6 +73,12 @@ impl TopicName {
         &self.0
     }
 
+    /// Whether only the broker itself publishes to it: `$SYS` and below.
+    #[must_use]
+    pub fn is_of_broker(&self) -> bool {
+        self.0.strip_prefix("$SYS").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
     /// Whether wildcards at the first level must not match it: it starts with `$` (MQTT-4.7.2-1).
     #[must_use]
     pub fn is_reserved(&self) -> bool {

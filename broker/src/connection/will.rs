@@ -22,6 +22,9 @@ pub(super) fn check(will: &Will) -> Result<(), ReasonCode> {
     if will.retain {
         return Err(ReasonCode::RETAIN_NOT_SUPPORTED);
     }
+    if will.topic.is_of_broker() {
+        return Err(ReasonCode::TOPIC_NAME_INVALID);
+    }
     match will.qos {
         QoS::AtMostOnce | QoS::AtLeastOnce => Ok(()),
         QoS::ExactlyOnce => Err(ReasonCode::QOS_NOT_SUPPORTED),

@@ -26,7 +26,7 @@ use committer::Committer;
 use disk::{Disk, SystemDisk};
 use futures::future::BoxFuture;
 use health::Health;
-use open::{Opened, check_partitioning, open_segments};
+use open::{Opened, check_completeness, check_partitioning, open_segments};
 use parking_lot::{Mutex, RwLock};
 use reader::EmbeddedReader;
 use shared::{Shared, TrimRequest};
@@ -72,6 +72,7 @@ impl EmbeddedLog {
         segment_bytes: u64,
     ) -> Result<Arc<Self>, OpenLogError> {
         check_partitioning(directory.path(), partitioning)?;
+        check_completeness(directory.path())?;
         let health = Arc::new(Health::new());
         let state = StateStore::open(directory.path().join("state"), Arc::clone(&disk), Arc::clone(&health))?;
         let path = directory.path().join("log");

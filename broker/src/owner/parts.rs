@@ -6,6 +6,7 @@ use crate::cluster::{RouteExchange, Validity};
 use crate::log::Log;
 use crate::log::state::State;
 use std::sync::Arc;
+use std::time::Duration;
 use tidemill_core::member::{Member, MemberId, OwnerEpoch};
 use tidemill_core::partition::{PartitionGroup, Partitioning};
 
@@ -29,6 +30,8 @@ pub trait Surroundings: Send + Sync + 'static {
 pub struct OwnerParts {
     /// Partitions and groups.
     pub partitioning: Partitioning,
+    /// How often a partition's trim floor is looked at when little is read.
+    pub trim_interval: Duration,
     /// Most subscriptions of one persistent session.
     pub subscriptions_max: usize,
     /// The records.

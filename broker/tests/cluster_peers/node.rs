@@ -306,8 +306,9 @@ impl TestNode {
     pub(crate) async fn linked_to(&self, peers: &[&str]) {
         let peers: BTreeSet<_> = peers.iter().map(|id| MemberId::new(id)).collect();
         let mut reachable = self.coordination.reachable.subscribe();
-        let linked = timeout(PATIENCE, reachable.wait_for(|now| *now == peers)).await;
-        assert!(linked.is_ok(), "{} is never linked to {peers:?}", self.member.id);
+        let is_linked = timeout(PATIENCE, reachable.wait_for(|now| *now == peers)).await.is_ok();
+        let now = self.coordination.reachable.borrow().clone();
+        assert!(is_linked, "{} is never linked to {peers:?}, but to {now:?}", self.member.id);
     }
 
     pub(crate) async fn stop(self) {

@@ -121,7 +121,6 @@ async fn the_log_is_trimmed_only_below_what_is_stored_as_needed_by_nobody() {
 
     let (log, publishing) = (world.log.clone(), &world);
     let start = || async { log.bounds(partition).await.unwrap().start };
-    // The next look at the floor comes with the next 10,000 records.
     for number in 0..10_100 {
         publishing.publish_text("a", &number.to_string()).await;
     }
@@ -132,6 +131,28 @@ async fn the_log_is_trimmed_only_below_what_is_stored_as_needed_by_nobody() {
     let stored = owner_value(&world.state().await, partition.0);
     assert!(start().await <= stored.trim_floor, "{} {}", start().await, stored.trim_floor);
     assert!(stored.trim_floor <= kept);
+}
+
+#[tokio::test]
+async fn acknowledgements_alone_let_the_log_be_trimmed() {
+    let world = World::new().await;
+    let client = world.subscriber("c", "a").await;
+    let partition = world.partitioning.partition_of(QueueKind::Session, "c");
+    world.publish_text("a", "last for a long time").await;
+    let deliveries = world.deliveries(&client, 1).await;
+    // The floor is looked at while the message is open.
+    world.stored().await;
+    let last = deliveries[0].offset;
+    assert!(world.log.bounds(partition).await.unwrap().start <= last);
+
+    world.ack(&client, vec![last]);
+
+    let trimmed = async {
+        while world.log.bounds(partition).await.unwrap().start <= last {
+            tokio::task::yield_now().await;
+        }
+    };
+    super::world::within(trimmed).await;
 }
 
 #[tokio::test]

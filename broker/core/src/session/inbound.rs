@@ -51,7 +51,7 @@ impl Inbound {
             return Err(PublishRefusal::Close(ReasonCode::RETAIN_NOT_SUPPORTED));
         }
         let topic = self.resolve_topic(&publish)?;
-        if topic.as_str() == "$SYS" || topic.as_str().starts_with("$SYS/") {
+        if topic.is_of_broker() {
             return Err(self.refuse_topic(publish.qos));
         }
         Ok(Message {

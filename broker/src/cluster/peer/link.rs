@@ -364,9 +364,11 @@ impl Link {
                 batch = self.lane(lane).next_batch() => batch,
                 () = self.ending.cancelled() => break,
             };
+            // The control lane finishes what it has begun, so that the farewell can follow; that is bounded by whoever
+            // waits for the writers.
             let written = tokio::select! {
                 written = async { writer.write_all(&batch).await?; writer.flush().await } => written,
-                () = self.ending.cancelled() => return,
+                () = self.ending.cancelled(), if lane == Lane::Data => return,
             };
             if let Err(error) = written {
                 return self.break_off(LinkEnd::Connection(error.to_string()));

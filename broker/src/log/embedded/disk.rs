@@ -35,7 +35,11 @@ impl Disk for SystemDisk {
     }
 }
 
-/// Whether `error` says that there is no room now, which can end.
+/// Whether `error` says that there is no room now, on the disk or among the open files, which can end.
 pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    let is_out_of_files = matches!(
+        rustix::io::Errno::from_io_error(error),
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
+    );
+    is_out_of_files || matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }

@@ -68,6 +68,18 @@ pub(super) struct Opened {
     pub(super) resume: Resume,
 }
 
+/// Records without the state that says who needs them would be lost without a word.
+pub(super) fn check_completeness(directory: &Path) -> Result<(), OpenLogError> {
+    let (log, state) = (directory.join("log"), directory.join("state"));
+    let exists =
+        |path: &Path| path.try_exists().map_err(|source| OpenLogError::Io { path: path.to_owned(), source });
+    if exists(&log)? && !list_segments(&log)?.is_empty() && !exists(&state)? {
+        let reason = "it is missing, but the log beside it has segments".to_owned();
+        return Err(OpenLogError::Damaged { path: state, reason });
+    }
+    Ok(())
+}
+
 /// Compares the partitioning with the one the directory was created with; a new directory takes it.
 pub(super) fn check_partitioning(directory: &Path, partitioning: Partitioning) -> Result<(), OpenLogError> {
     let path = directory.join(PARTITIONING_FILE);

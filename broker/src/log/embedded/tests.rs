@@ -303,6 +303,7 @@ async fn appends_wait_for_a_full_disk_and_nothing_of_a_partial_write_stays() {
     assert_eq!(waiting.try_recv(), Err(mpsc::TryRecvError::Empty));
     let copy = tempfile::tempdir().unwrap();
     std::fs::create_dir(copy.path().join("log")).unwrap();
+    std::fs::create_dir(copy.path().join("state")).unwrap();
     std::fs::copy(scene.segment(1), copy.path().join("log/00000000000000000001.segment")).unwrap();
     scene.disk.plan.lock().full = false;
 
@@ -312,6 +313,23 @@ async fn appends_wait_for_a_full_disk_and_nothing_of_a_partial_write_stays() {
     let directory = DataDirectory::lock(copy.path()).unwrap();
     let log = EmbeddedLog::open(&directory, partitioning()).unwrap();
     assert_eq!(texts(&*log, PARTITION).await, ["before"], "a crash on the full disk would have kept this");
+}
+
+#[tokio::test]
+async fn records_whose_state_is_gone_are_refused() {
+    let scene = Scene::new();
+    let log = scene.open();
+    append(&*log, PARTITION, b"before");
+    drop(log);
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::create_dir(copy.path().join("log")).unwrap();
+    std::fs::copy(scene.segment(1), copy.path().join("log/00000000000000000001.segment")).unwrap();
+    let directory = DataDirectory::lock(copy.path()).unwrap();
+
+    let refused = EmbeddedLog::open(&directory, partitioning());
+
+    let error = refused.err().expect("nobody would know who needs the records").to_string();
+    assert!(error.contains("state is damaged"), "{error}");
 }
 
 #[tokio::test]

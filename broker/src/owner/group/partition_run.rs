@@ -51,6 +51,8 @@ pub(super) struct PartitionRun {
     pub(super) owner: PartitionOwner,
     /// When the trim floor was last looked at, and the head then.
     pub(super) trim_seen: (Instant, Offset),
+    /// The floor can move with the next commit.
+    pub(super) is_trim_due: bool,
     origins: Origins,
     refused: bool,
 }
@@ -67,6 +69,7 @@ impl PartitionRun {
             catch_ups: CatchUps::default(),
             owner,
             trim_seen: (Instant::now(), head),
+            is_trim_due: false,
             origins: Origins::default(),
             refused: false,
         }

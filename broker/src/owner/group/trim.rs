@@ -11,17 +11,14 @@ use tracing::{debug, warn};
 
 /// Records after which a partition is looked at.
 const RECORDS: Offset = 10_000;
-/// Time after which it is looked at when anything was read.
-const INTERVAL: Duration = Duration::from_secs(30);
 
 impl PartitionRun {
     /// The trim floor to store with this commit, when the partition is due and the floor has moved. All cursors of the
     /// commit are at or above it: with it stored, it is their lower bound, so that idle queues need not be written.
     pub(super) fn take_trim_floor(&mut self) -> Option<Offset> {
-        if !self.is_trim_due() {
+        if !std::mem::take(&mut self.is_trim_due) {
             return None;
         }
-        self.trim_seen = (Instant::now(), self.queues.head());
         let floor = self.queues.floor();
         (floor > self.owner.trim_floor).then(|| {
             self.owner.trim_floor = floor;
@@ -29,19 +26,26 @@ impl PartitionRun {
         })
     }
 
-    fn is_trim_due(&self) -> bool {
+    /// Looks at the floor from time to time; it costs a look at every queue. Also when nothing new is read:
+    /// acknowledgements alone move it.
+    fn is_trim_worth_it(&mut self, interval: Duration) -> bool {
         let (at, head) = self.trim_seen;
-        let read = self.queues.head() - head;
-        read >= RECORDS || (read > 0 && at.elapsed() >= INTERVAL)
+        if self.queues.head() - head >= RECORDS || at.elapsed() >= interval {
+            self.trim_seen = (Instant::now(), self.queues.head());
+            self.is_trim_due = self.queues.floor() > self.owner.trim_floor;
+        }
+        self.is_trim_due
     }
 }
 
 impl Group {
     /// Makes a commit due when a partition is to be trimmed.
     pub(super) fn plan_trims(&mut self) {
-        let Queues::Loaded(partitions) = &self.queues else { return };
-        if partitions.values().any(|run| !run.is_refused() && run.is_trim_due()) {
-            self.ledger.store_soon();
+        let Queues::Loaded(partitions) = &mut self.queues else { return };
+        for run in partitions.values_mut() {
+            if !run.is_refused() && run.is_trim_worth_it(self.parts.trim_interval) {
+                self.ledger.store_soon();
+            }
         }
     }
 
