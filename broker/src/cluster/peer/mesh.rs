@@ -51,6 +51,7 @@ pub struct Mesh {
     /// Accepted control lanes that wait for their data lane.
     halves: Mutex<HashMap<u64, oneshot::Sender<Stream>>>,
     handshakes: Semaphore,
+    reporting: Mutex<()>,
 }
 
 impl Mesh {
@@ -62,6 +63,7 @@ impl Mesh {
             handler,
             halves: Mutex::default(),
             handshakes: Semaphore::new(HANDSHAKES_MAX),
+            reporting: Mutex::new(()),
         })
     }
 
@@ -247,6 +249,8 @@ impl Mesh {
     }
 
     fn report_reachable(&self) {
+        // Looked at and told in one step: of two links that change at once the later report must know both.
+        let _reporting = self.reporting.lock();
         let reachable = self.config.links.all().into_iter().map(|link| link.peer().id.clone()).collect();
         self.config.coordination.set_reachable(reachable);
     }
