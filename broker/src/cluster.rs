@@ -208,7 +208,7 @@ pub trait RouteExchange: Send + Sync + 'static {
     fn announce_live(&self, changes: Vec<RouteChange>) -> BoxFuture<'static, ()>;
 
     /// Announces changes, in order. Completes when every member that is valid, or joining with a snapshot, has them:
-    /// the gate of a durable SUBACK (design section 5).
+    /// the gate of a durable SUBACK.
     fn announce_durable(&self, changes: Vec<RouteChange>) -> BoxFuture<'static, Result<(), GateClosed>>;
 
     /// This broker serves or stops serving `partition`. While it serves it, the partition's durable routes are
