@@ -118,6 +118,12 @@ impl Record {
         writer.finish()
     }
 
+    /// Bytes it holds in a queue: its message and who published it, without bookkeeping.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.message.bytes() + self.message.publisher.len()
+    }
+
     /// Reads a record of any format ever released. Payload and texts share the memory of `bytes`.
     ///
     /// # Errors

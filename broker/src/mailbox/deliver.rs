@@ -76,8 +76,10 @@ impl Mailbox {
         }
     }
 
-    /// Delivers messages of the session's queue. Bounded by the window that the owner was told; what is in flight or
-    /// done is not sent again.
+    /// Delivers messages of the session's queue; what is in flight or done is not sent again. They are never refused:
+    /// the owner hands out no more than the window it was told and, in bytes, than
+    /// [`IN_FLIGHT_BYTES`](tidemill_core::queue::IN_FLIGHT_BYTES) and one message until it hears that the client is
+    /// done with some. After a change of owner, what is here already does not count there.
     pub fn deliver_queue(
         self: &Arc<Self>,
         deliveries: QueueDeliveries<'_>,

@@ -5,6 +5,7 @@ use tidemill_broker::log::memory::{MemoryLog, Offsets};
 use tidemill_core::attach::{AttachRequest, Delivery};
 use tidemill_core::packet::{PublishProperties, QoS, SubscriptionOptions};
 use tidemill_core::partition::{Offset, Partitioning};
+use tidemill_core::queue::IN_FLIGHT_BYTES;
 
 fn offsets(deliveries: &[Delivery]) -> Vec<Offset> {
     deliveries.iter().map(|delivery| delivery.offset).collect()
@@ -71,6 +72,37 @@ async fn the_window_is_respected_and_each_acknowledgement_makes_room() {
 
     let expected: Vec<_> = (0..2_000).map(|number| number.to_string()).collect();
     assert_eq!(payloads(&world.deliveries(&client, 2_000).await), expected);
+}
+
+#[tokio::test]
+async fn a_subscriber_that_does_not_acknowledge_holds_a_budget_of_bytes_and_gets_the_rest_as_it_acknowledges()
+{
+    // More than what the owner keeps in memory, so that a part comes from the log.
+    const COUNT: usize = 24;
+    for payload_bytes in [1 << 20, 300 << 10] {
+        let world = World::new().await;
+        let client = world.subscriber("c", "a").await;
+        let texts: Vec<_> =
+            (0..COUNT).map(|number| format!("{number:04}").repeat(payload_bytes / 4)).collect();
+        for text in &texts {
+            world.publish_text("a", text).await;
+        }
+        world.until(|| world.metrics.records_read.get() >= COUNT as u64).await;
+
+        let mut acked = 0;
+        while acked < COUNT {
+            let messages = IN_FLIGHT_BYTES.div_ceil(payload_bytes).min(COUNT - acked);
+            world.deliveries(&client, acked + messages).await;
+            // Turns in which an owner without a budget would go on.
+            world.stored().await;
+            let deliveries = world.hosts.delivered(&client.id, client.grant.connection);
+            assert_eq!(deliveries.len() - acked, messages, "outstanding after {acked} acknowledgements");
+            world.ack(&client, vec![deliveries[acked].offset]);
+            acked += 1;
+        }
+
+        assert!(payloads(&world.deliveries(&client, COUNT).await) == texts, "all of them, in order");
+    }
 }
 
 #[tokio::test]

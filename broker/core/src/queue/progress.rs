@@ -1,9 +1,10 @@
 //! How far one queue has come: its cursor, whether it keeps up with its partition, and what is at its receiver.
 
+use super::IN_FLIGHT_BYTES;
 use crate::cursor::Cursor;
 use crate::partition::Offset;
 use crate::state::cursor::StoredCursor;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Where a queue stands relative to the head of its partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub enum Turn {
         /// The receiver may have seen it before.
         redelivery: bool,
     },
-    /// Not now: nobody is attached or the window is full. It is read again later.
+    /// Not now: nobody is attached, or the window or the byte budget is used up. It is read again later.
     Wait,
     /// It was handed out before, or is not wanted.
     Pass,
@@ -31,13 +32,16 @@ pub enum Turn {
 /// Progress of one queue.
 ///
 /// Invariants: `in_flight` and `redeliver` are disjoint and both within the cursor's open offsets; `in_flight` never
-/// exceeds the window, but for what a former window allowed; without a receiver both are empty.
+/// exceeds the window, but for what a former window allowed; without a receiver both are empty. `in_flight_bytes` is the
+/// sum of `in_flight`, and without its last message it is below [`IN_FLIGHT_BYTES`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     cursor: Cursor,
     mode: Mode,
     window: Option<u16>,
-    in_flight: BTreeSet<Offset>,
+    /// With the bytes of each, 0 where they are not known: see [`Self::attach`].
+    in_flight: BTreeMap<Offset, usize>,
+    in_flight_bytes: usize,
     redeliver: BTreeSet<Offset>,
 }
 
@@ -57,7 +61,14 @@ impl Progress {
     }
 
     fn start(cursor: Cursor, mode: Mode) -> Self {
-        Self { cursor, mode, window: None, in_flight: BTreeSet::new(), redeliver: BTreeSet::new() }
+        Self {
+            cursor,
+            mode,
+            window: None,
+            in_flight: BTreeMap::new(),
+            in_flight_bytes: 0,
+            redeliver: BTreeSet::new(),
+        }
     }
 
     /// What to store.
@@ -88,21 +99,28 @@ impl Progress {
     }
 
     /// A receiver that takes `window` messages at a time is there. It is done with the offsets `done`, and has those
-    /// `in_flight`; all other open ones are handed out again, in order, before anything new.
+    /// `in_flight`; all other open ones are handed out again, in order, before anything new. Bytes of what it has are
+    /// known if they were in flight here until now. After a restart, or when the receiver was given up meanwhile, they
+    /// are not, and count 0: each such change lets a receiver have another [`IN_FLIGHT_BYTES`], within its window.
     pub fn attach(&mut self, window: u16, done: &[Offset], in_flight: &[Offset]) {
         self.window = Some(window);
         for offset in done {
             self.cursor.finish(*offset);
         }
         let open: BTreeSet<Offset> = self.cursor.open().collect();
-        self.in_flight = in_flight.iter().copied().filter(|offset| open.contains(offset)).collect();
-        self.redeliver = &open - &self.in_flight;
+        let former = std::mem::take(&mut self.in_flight);
+        let bytes = |offset: &Offset| former.get(offset).copied().unwrap_or(0);
+        let known = in_flight.iter().filter(|offset| open.contains(offset));
+        self.in_flight = known.map(|offset| (*offset, bytes(offset))).collect();
+        self.in_flight_bytes = self.in_flight.values().sum();
+        self.redeliver = open.into_iter().filter(|offset| !self.in_flight.contains_key(offset)).collect();
     }
 
     /// The receiver is gone; what it was not done with stays open.
     pub fn detach(&mut self) {
         self.window = None;
         self.in_flight.clear();
+        self.in_flight_bytes = 0;
         self.redeliver.clear();
     }
 
@@ -112,10 +130,24 @@ impl Progress {
         self.window.is_some()
     }
 
-    /// Whether the receiver is there and has room.
+    /// Whether the receiver is there and has room, in messages and in bytes.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.window.is_some_and(|window| self.in_flight.len() < usize::from(window))
+        self.in_flight_bytes < IN_FLIGHT_BYTES
+            && self.window.is_some_and(|window| self.in_flight.len() < usize::from(window))
+    }
+
+    /// Bytes of what the receiver has and is not done with, as far as they are known.
+    #[must_use]
+    pub fn in_flight_bytes(&self) -> usize {
+        self.in_flight_bytes
+    }
+
+    fn put_in_flight(&mut self, offset: Offset, bytes: usize) {
+        debug_assert!(self.has_room(), "the caller has asked");
+        self.in_flight_bytes += bytes;
+        let former = self.in_flight.insert(offset, bytes);
+        debug_assert_eq!(former, None, "an offset is handed out once to one receiver");
     }
 
     /// The offset from which it needs records that are not at the partition's head: what is to be handed out again
@@ -135,14 +167,15 @@ impl Progress {
         self.redeliver.first().copied().or_else(next)
     }
 
-    /// A record at the head of the partition that this queue wants. [`Turn::Wait`]: the queue has fallen behind.
-    pub fn take_at_head(&mut self, offset: Offset) -> Turn {
+    /// A record of `bytes` at the head of the partition that this queue wants. [`Turn::Wait`]: the queue has fallen
+    /// behind.
+    pub fn take_at_head(&mut self, offset: Offset, bytes: usize) -> Turn {
         if self.mode == Mode::Behind || offset < self.cursor.head() {
             return Turn::Pass;
         }
         if self.has_room() && self.redeliver.is_empty() {
             self.cursor.hand_out(offset);
-            self.in_flight.insert(offset);
+            self.put_in_flight(offset, bytes);
             return Turn::HandOut { redelivery: false };
         }
         self.cursor.advance(offset);
@@ -156,9 +189,9 @@ impl Progress {
         self.redeliver.contains(&offset)
     }
 
-    /// A record behind the head, in offset order from [`Self::wanted_from`] on; `wanted` tells whether it interests
-    /// this queue (asked for new ones only).
-    pub fn take_behind(&mut self, offset: Offset, wanted: impl FnOnce() -> bool) -> Turn {
+    /// A record of `bytes` behind the head, in offset order from [`Self::wanted_from`] on; `wanted` tells whether it
+    /// interests this queue (asked for new ones only).
+    pub fn take_behind(&mut self, offset: Offset, bytes: usize, wanted: impl FnOnce() -> bool) -> Turn {
         if offset < self.cursor.head() {
             if !self.redeliver.contains(&offset) {
                 return Turn::Pass;
@@ -167,7 +200,7 @@ impl Progress {
                 return Turn::Wait;
             }
             self.redeliver.remove(&offset);
-            self.in_flight.insert(offset);
+            self.put_in_flight(offset, bytes);
             return Turn::HandOut { redelivery: true };
         }
         if self.mode == Mode::Tail {
@@ -178,7 +211,7 @@ impl Progress {
         }
         if wanted() {
             self.cursor.hand_out(offset);
-            self.in_flight.insert(offset);
+            self.put_in_flight(offset, bytes);
             return Turn::HandOut { redelivery: false };
         }
         self.cursor.advance(offset + 1);
@@ -210,10 +243,10 @@ impl Progress {
     /// The receiver `is_current`, or a former one, is done with `offset`. Returns whether the cursor changed. What was
     /// handed out again to a newer receiver stays in flight until that one is done with it.
     pub fn finish(&mut self, offset: Offset, is_current: bool) -> bool {
-        if !is_current && self.in_flight.contains(&offset) {
+        if !is_current && self.in_flight.contains_key(&offset) {
             return false;
         }
-        self.in_flight.remove(&offset);
+        self.in_flight_bytes -= self.in_flight.remove(&offset).unwrap_or(0);
         self.redeliver.remove(&offset);
         self.cursor.finish(offset)
     }
@@ -231,7 +264,7 @@ mod tests {
         let mut progress = Progress::new(5);
         progress.attach(2, &[], &[]);
         assert_eq!(
-            [5, 7, 9, 11].map(|offset| progress.take_at_head(offset)),
+            [5, 7, 9, 11].map(|offset| progress.take_at_head(offset, 1)),
             [NEW, NEW, Turn::Wait, Turn::Pass]
         );
         assert_eq!((progress.mode(), progress.wanted_from()), (Mode::Behind, None));
@@ -240,8 +273,8 @@ mod tests {
 
         assert_eq!(progress.wanted_from(), Some(9));
         assert_eq!(progress.floor(12), 5);
-        assert_eq!(progress.take_behind(9, || true), NEW);
-        assert_eq!(progress.take_behind(11, || true), Turn::Wait);
+        assert_eq!(progress.take_behind(9, 1, || true), NEW);
+        assert_eq!(progress.take_behind(11, 1, || true), Turn::Wait);
     }
 
     #[test]
@@ -249,19 +282,22 @@ mod tests {
         let mut progress = Progress::new(0);
         progress.attach(3, &[], &[]);
         for offset in 0..3 {
-            assert_eq!(progress.take_at_head(offset), NEW);
+            assert_eq!(progress.take_at_head(offset, 1), NEW);
         }
         progress.finish(1, true);
         progress.detach();
-        assert_eq!(progress.take_at_head(3), Turn::Wait);
+        assert_eq!(progress.take_at_head(3, 1), Turn::Wait);
 
         progress.attach(2, &[], &[]);
 
         assert_eq!(progress.wanted_from(), Some(0));
-        assert_eq!([0, 1, 2].map(|offset| progress.take_behind(offset, || true)), [AGAIN, Turn::Pass, AGAIN]);
-        assert_eq!(progress.take_behind(3, || true), Turn::Wait);
+        assert_eq!(
+            [0, 1, 2].map(|offset| progress.take_behind(offset, 1, || true)),
+            [AGAIN, Turn::Pass, AGAIN]
+        );
+        assert_eq!(progress.take_behind(3, 1, || true), Turn::Wait);
         progress.finish(0, true);
-        assert_eq!(progress.take_behind(3, || true), NEW);
+        assert_eq!(progress.take_behind(3, 1, || true), NEW);
         assert!(progress.reach_head(4));
         assert_eq!(progress.mode(), Mode::Tail);
     }
@@ -270,13 +306,13 @@ mod tests {
     fn nothing_new_overtakes_what_is_handed_out_again() {
         let mut progress = Progress::new(0);
         progress.attach(10, &[], &[]);
-        assert_eq!(progress.take_at_head(0), NEW);
+        assert_eq!(progress.take_at_head(0, 1), NEW);
         progress.detach();
         progress.attach(10, &[], &[]);
 
-        assert_eq!(progress.take_at_head(1), Turn::Wait);
+        assert_eq!(progress.take_at_head(1, 1), Turn::Wait);
 
-        assert_eq!([0, 1].map(|offset| progress.take_behind(offset, || true)), [AGAIN, NEW]);
+        assert_eq!([0, 1].map(|offset| progress.take_behind(offset, 1, || true)), [AGAIN, NEW]);
     }
 
     #[test]
@@ -287,7 +323,7 @@ mod tests {
         progress.attach(5, &[3], &[7, 99]);
 
         assert_eq!(
-            [3, 5, 7].map(|offset| progress.take_behind(offset, || true)),
+            [3, 5, 7].map(|offset| progress.take_behind(offset, 1, || true)),
             [Turn::Pass, AGAIN, Turn::Pass]
         );
         assert_eq!(progress.floor(10), 5);
@@ -297,16 +333,57 @@ mod tests {
     fn a_former_receiver_cannot_acknowledge_what_a_newer_one_has() {
         let mut progress = Progress::new(0);
         progress.attach(5, &[], &[]);
-        progress.take_at_head(0);
-        progress.take_at_head(1);
+        progress.take_at_head(0, 1);
+        progress.take_at_head(1, 1);
         progress.attach(5, &[], &[]);
-        assert_eq!(progress.take_behind(0, || true), AGAIN);
+        assert_eq!(progress.take_behind(0, 1, || true), AGAIN);
 
         assert!(!progress.finish(0, false), "in flight at the newer one");
         assert!(progress.finish(1, false), "not handed out again yet");
         assert!(progress.finish(0, true));
 
         assert_eq!(progress.floor(2), 2);
+    }
+
+    #[test]
+    fn a_used_byte_budget_is_as_a_full_window_and_one_message_goes_out_however_large() {
+        let mut progress = Progress::new(0);
+        progress.attach(10, &[], &[]);
+        assert_eq!(progress.take_at_head(0, 5 * IN_FLIGHT_BYTES), NEW);
+        assert_eq!(progress.take_at_head(1, 1), Turn::Wait);
+        assert_eq!((progress.mode(), progress.wanted_from()), (Mode::Behind, None));
+
+        progress.finish(0, true);
+
+        assert_eq!(progress.wanted_from(), Some(1));
+        assert_eq!(progress.take_behind(1, IN_FLIGHT_BYTES - 1, || true), NEW);
+        assert_eq!(
+            progress.take_behind(2, IN_FLIGHT_BYTES - 1, || true),
+            NEW,
+            "below the budget one more goes"
+        );
+        assert_eq!(progress.take_behind(3, 1, || true), Turn::Wait);
+    }
+
+    #[test]
+    fn what_is_handed_out_again_counts_and_what_a_receiver_keeps_counts_where_it_is_known() {
+        let mut progress = Progress::new(0);
+        progress.attach(10, &[], &[]);
+        for offset in 0..2 {
+            assert_eq!(progress.take_at_head(offset, IN_FLIGHT_BYTES - 1), NEW);
+        }
+
+        progress.attach(10, &[], &[1]);
+        assert_eq!(progress.in_flight_bytes(), IN_FLIGHT_BYTES - 1);
+        assert_eq!(progress.take_behind(0, 1, || true), AGAIN);
+        assert_eq!(progress.take_at_head(2, 1), Turn::Wait);
+
+        progress.detach();
+        progress.attach(10, &[], &[1]);
+        assert_eq!(progress.in_flight_bytes(), 0, "not known any more");
+        assert_eq!(progress.take_behind(0, IN_FLIGHT_BYTES, || true), AGAIN);
+        assert!(progress.finish(1, true));
+        assert_eq!(progress.in_flight_bytes(), IN_FLIGHT_BYTES);
     }
 
     #[test]

@@ -16,7 +16,8 @@ use tidemill_core::queue::partition::offer::{CatchUp, ReadBehind};
 use tidemill_core::record::Record;
 use tracing::warn;
 
-/// Readers behind the head of one partition at the same time. Each holds at most one chunk of records.
+/// Readers behind the head of one partition at the same time. Each holds at most one chunk of records, of about
+/// [`READ_BYTES_MAX`](crate::log::READ_BYTES_MAX) or one larger record.
 const READERS_MAX: usize = 16;
 /// Records given to queues behind the head in one turn of the group.
 const TURN_RECORDS_MAX: usize = 2_048;

@@ -64,7 +64,8 @@ impl Group {
         self.jobs.read(partition, reader, pause);
     }
 
-    /// Hands messages to the hosts, one frame for each queue.
+    /// Hands messages to the hosts, one frame for each queue. Each queue has at most
+    /// [`tidemill_core::queue::IN_FLIGHT_BYTES`] and one message at its host.
     pub(super) fn hand_over(&mut self) {
         let Queues::Loaded(partitions) = &mut self.queues else { return };
         for run in partitions.values_mut() {
@@ -74,7 +75,7 @@ impl Group {
                 self.parts.metrics.redeliveries.inc_by(u64::from(hand_out.redelivery));
                 let slot = hand_out.slot;
                 let (bytes, deliveries) = frames.entry(slot).or_default();
-                *bytes += hand_out.record.message.bytes();
+                *bytes += hand_out.record.bytes();
                 deliveries.push(delivery(hand_out));
                 if *bytes >= FRAME_BYTES || deliveries.len() >= FRAME_DELIVERIES_MAX {
                     *bytes = 0;

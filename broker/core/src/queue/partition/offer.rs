@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub enum CatchUp {
     /// The record was taken or passed; the queue needs the next one.
     Continue,
-    /// The queue takes nothing now: its window is full, or its receiver is gone. The record must be offered again.
+    /// The queue takes nothing now: its window or byte budget is used up, or its receiver is gone. The record must be offered again.
     Stopped,
     /// The queue has reached the head; a record at or beyond it was not taken.
     AtHead,
@@ -69,7 +69,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             self.expired += 1;
             return;
         }
-        match queue.progress.take_at_head(offset) {
+        match queue.progress.take_at_head(offset, record.bytes()) {
             Turn::HandOut { redelivery } => {
                 self.dirty.insert(slot);
                 let record = Arc::clone(record);
@@ -104,7 +104,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         let lost = queue.progress.lose_below(offset);
         let interest = queue.subscriptions.interest(&queue.id.name, offset, record);
         let is_expired = interest.is_some() && record.message.is_expired(now_ms);
-        let turn = queue.progress.take_behind(offset, || interest.is_some() && !is_expired);
+        let turn = queue.progress.take_behind(offset, record.bytes(), || interest.is_some() && !is_expired);
         let has_passed = missing <= offset && turn == Turn::Pass;
         if lost > 0 || matches!(turn, Turn::HandOut { .. }) {
             self.dirty.insert(slot);

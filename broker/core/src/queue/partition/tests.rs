@@ -5,6 +5,7 @@ use crate::member::{Incarnation, Member, MemberId};
 use crate::message::Message;
 use crate::packet::{QoS, RetainHandling, SubscriptionOptions};
 use crate::partition::QueueKind;
+use crate::queue::IN_FLIGHT_BYTES;
 use crate::record::{Origin, RecordBody};
 use crate::topic::TopicName;
 use bytes::Bytes;
@@ -32,6 +33,11 @@ fn subscription(start: Offset, end: Option<Offset>) -> Subscription {
 }
 
 fn record(topic: &str) -> Arc<Record> {
+    record_of(topic, 0)
+}
+
+fn record_of(topic: &str, payload_bytes: usize) -> Arc<Record> {
+    const PAYLOAD: &[u8] = &[0; 2 * IN_FLIGHT_BYTES];
     let member = Member { id: MemberId::new("m"), incarnation: Incarnation(1) };
     Arc::new(Record {
         body: RecordBody::Inline,
@@ -40,7 +46,7 @@ fn record(topic: &str) -> Arc<Record> {
         unique_id: None,
         message: Message {
             topic: TopicName::parse(topic).unwrap(),
-            payload: Bytes::new(),
+            payload: Bytes::from_static(&PAYLOAD[..payload_bytes]),
             qos: QoS::AtLeastOnce,
             retain: false,
             properties: None,
@@ -157,11 +163,13 @@ fn a_queue_that_goes_takes_its_routes_along_unless_others_have_them() {
 /// What happens to one queue, with a reader behind the head that is stepped by hand.
 #[derive(Debug, Clone)]
 enum Step {
-    /// Records are appended and offered at the head: distance from the one before, and whether the queue wants it.
-    Append(u64, bool),
+    /// A record is appended and offered at the head: distance from the one before, and what it is.
+    Append(u64, Appended),
     /// One step of the reader: at most this many records.
     Read(usize),
     Attach(u16),
+    /// The receiver is told again: it has every n-th of what was handed to it, the others were lost on the way.
+    AttachAgain(u16, usize),
     Detach,
     /// The n-th oldest delivery that is not acknowledged is.
     Ack(usize),
@@ -170,11 +178,36 @@ enum Step {
     Restart,
 }
 
+/// A record of the log.
+#[derive(Debug, Clone, Copy)]
+struct Appended {
+    /// Whether the queue wants it.
+    wanted: bool,
+    payload_bytes: usize,
+}
+
+impl Appended {
+    fn record(self) -> Arc<Record> {
+        record_of(if self.wanted { "a" } else { "other" }, self.payload_bytes)
+    }
+}
+
+fn appended() -> impl Strategy<Value = Appended> {
+    let payload_bytes = prop_oneof![
+        3 => Just(0),
+        3 => 0..IN_FLIGHT_BYTES / 2,
+        1 => IN_FLIGHT_BYTES - 4..IN_FLIGHT_BYTES + 4,
+        1 => IN_FLIGHT_BYTES..2 * IN_FLIGHT_BYTES,
+    ];
+    (any::<bool>(), payload_bytes).prop_map(|(wanted, payload_bytes)| Appended { wanted, payload_bytes })
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (1_u64..4, any::<bool>()).prop_map(|(distance, wanted)| Step::Append(distance, wanted)),
+        6 => (1_u64..4, appended()).prop_map(|(distance, appended)| Step::Append(distance, appended)),
         5 => (1_usize..6).prop_map(Step::Read),
         2 => (1_u16..6).prop_map(Step::Attach),
+        1 => (1_u16..6, 1_usize..4).prop_map(|(window, nth)| Step::AttachAgain(window, nth)),
         1 => Just(Step::Detach),
         5 => (0_usize..4).prop_map(Step::Ack),
         2 => Just(Step::Store),
@@ -185,7 +218,7 @@ fn step() -> impl Strategy<Value = Step> {
 struct Model {
     queues: Queues,
     slot: QueueSlot,
-    log: BTreeMap<Offset, bool>,
+    log: BTreeMap<Offset, Appended>,
     end: Offset,
     stored: (StoredCursor, Offset),
     /// At the receiver now, in the order they came.
@@ -220,25 +253,31 @@ impl Model {
         self.outstanding.clear();
         self.position = None;
         // What is not processed is offered again.
-        let again: Vec<_> = self.log.range(*processed..).map(|(offset, wanted)| (*offset, *wanted)).collect();
-        for (offset, wanted) in again {
-            self.queues.handle_record(offset, &record(if wanted { "a" } else { "other" }), 0);
+        let again: Vec<_> = self.log.range(*processed..).map(|(offset, one)| (*offset, *one)).collect();
+        for (offset, appended) in again {
+            self.queues.handle_record(offset, &appended.record(), 0);
         }
         self.take();
     }
 
     fn apply(&mut self, step: Step) {
         match step {
-            Step::Append(distance, wanted) => {
+            Step::Append(distance, appended) => {
                 let offset = self.end + distance - 1;
                 self.end = offset + 1;
-                self.log.insert(offset, wanted);
-                self.queues.handle_record(offset, &record(if wanted { "a" } else { "other" }), 0);
+                self.log.insert(offset, appended);
+                self.queues.handle_record(offset, &appended.record(), 0);
             }
             Step::Read(count) => self.read(count),
             Step::Attach(window) => {
                 self.outstanding.clear();
                 self.queues.attach(self.slot, window, &[], &[]);
+            }
+            Step::AttachAgain(window, nth) => {
+                if self.queues.progress(self.slot).is_some_and(Progress::is_attached) {
+                    self.outstanding = self.outstanding.iter().copied().step_by(nth).collect();
+                    self.queues.attach(self.slot, window, &[], &self.outstanding);
+                }
             }
             Step::Detach => {
                 self.outstanding.clear();
@@ -264,10 +303,10 @@ impl Model {
     fn read(&mut self, count: usize) {
         let Some(wanted) = self.queues.wanted_from(self.slot) else { return };
         let mut from = *self.position.get_or_insert(wanted);
-        let records: Vec<_> = self.log.range(from..).take(count).map(|(o, wanted)| (*o, *wanted)).collect();
+        let records: Vec<_> = self.log.range(from..).take(count).map(|(o, one)| (*o, *one)).collect();
         let is_end = records.len() < count;
-        for (offset, wanted) in records {
-            let record = record(if wanted { "a" } else { "other" });
+        for (offset, appended) in records {
+            let record = appended.record();
             match self.queues.handle_behind(self.slot, ReadBehind { from, offset, record: &record }, 0) {
                 CatchUp::Continue => from = offset + 1,
                 CatchUp::Stopped => {
@@ -287,8 +326,16 @@ impl Model {
         }
     }
 
+    fn outstanding_bytes(&self) -> usize {
+        self.outstanding.iter().map(|offset| self.log[offset].record().bytes()).sum()
+    }
+
     fn take(&mut self) {
         for (_, offset, _) in handed_out(&mut self.queues) {
+            assert!(
+                self.outstanding_bytes() < IN_FLIGHT_BYTES,
+                "{offset} came although the budget was used up"
+            );
             assert!(!self.outstanding.contains(&offset), "{offset} came twice to one receiver");
             if !self.first.contains(&offset) {
                 self.first.push(offset);
@@ -297,15 +344,18 @@ impl Model {
         }
     }
 
-    /// With a receiver that takes everything, everything comes.
+    /// With a receiver that is done with everything at once, everything comes.
     fn finish(mut self) {
         self.apply(Step::Attach(u16::MAX));
         // Bounded: each step of the reader takes a record, restarts it once, or is the last.
         for _ in 0..2 * self.log.len() + 2 {
             self.apply(Step::Read(3));
+            while !self.outstanding.is_empty() {
+                self.apply(Step::Ack(0));
+            }
         }
         let wanted: Vec<_> =
-            self.log.iter().filter(|(_, wanted)| **wanted).map(|(offset, _)| *offset).collect();
+            self.log.iter().filter(|(_, one)| one.wanted).map(|(offset, _)| *offset).collect();
         assert_eq!(self.first, wanted, "all of them, first deliveries in log order");
         assert_eq!(self.queues.take_lost(), 0);
         assert_eq!(self.queues.progress(self.slot).unwrap().mode(), crate::queue::progress::Mode::Tail);
@@ -314,16 +364,17 @@ impl Model {
 
 proptest! {
     #[test]
-    fn whenever_a_queue_changes_between_head_and_reader_nothing_is_lost_or_overtaken(
+    fn whenever_a_queue_changes_between_head_and_reader_nothing_is_lost_overtaken_or_beyond_the_budget(
         steps in proptest::collection::vec(step(), 0..120),
     ) {
         let mut model = Model::new();
         for step in steps {
             model.apply(step);
-            let window = model.queues.progress(model.slot).unwrap();
-            prop_assert!(window.open_count() >= model.outstanding.len());
+            let progress = model.queues.progress(model.slot).unwrap();
+            prop_assert!(progress.open_count() >= model.outstanding.len());
+            prop_assert_eq!(progress.in_flight_bytes(), model.outstanding_bytes());
             let floor = model.queues.floor();
-            let unacked = model.log.iter().find(|(offset, wanted)| **wanted && !model.acked.contains(offset));
+            let unacked = model.log.iter().find(|(offset, one)| one.wanted && !model.acked.contains(offset));
             prop_assert!(unacked.is_none_or(|(offset, _)| floor <= *offset), "nothing needed is below the floor");
         }
         model.finish();
