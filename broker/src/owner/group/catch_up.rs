@@ -217,6 +217,13 @@ impl Turn<'_> {
                     CatchUp::AtHead | CatchUp::Misplaced => run.catch_ups.forget(slot),
                 }
             }
+            // Acknowledgements moved the queue on, and the log was trimmed, while this reader was under way. What the queue
+            // wants now is read from there.
+            Err(ReadError::OutOfRange { start, .. })
+                if run.queues.wanted_from(slot).is_none_or(|wanted| wanted >= start) =>
+            {
+                run.catch_ups.forget(slot);
+            }
             Err(error @ (ReadError::OutOfRange { .. } | ReadError::Damaged { .. })) => {
                 run.catch_ups.forget(slot);
                 run.refuse(&error.to_string(), &self.parts.metrics.partitions_refused);
