@@ -153,7 +153,12 @@ impl Pods {
         let mut account = ServiceAccount::default();
         account.metadata.name = Some("default".into());
         let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &leases.namespace);
-        accounts.create(&PostParams::default(), &account).await.unwrap();
+        match accounts.create(&PostParams::default(), &account).await {
+            Ok(_) => {}
+            // Where a controller manager runs it makes this account.
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            Err(error) => panic!("{error}"),
+        }
         let pods = Self { api: Api::namespaced(client, &leases.namespace) };
         for name in names {
             let pod = serde_json::json!({
