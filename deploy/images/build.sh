@@ -71,7 +71,8 @@ mkdir -p "$IMAGES"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 if [ "$1" != pause ]; then
-  (cd "$repo" && cargo build --release --locked "${names[@]/#/--package=tidemill-}")
+  # One by one, as `make run` does: together they would have other features and be compiled once more.
+  for name in "${names[@]}"; do (cd "$repo" && cargo build --release --locked "--package=tidemill-$name"); done
 fi
 for name in "${names[@]}"; do
   if [ "$name" = pause ]; then build_pause; else build_program "$name"; fi
