@@ -100,7 +100,7 @@ e2e() {
   [ ${#targets[@]} -gt 0 ] || { echo "no test file matches ${TESTS[$1]}"; return 0; }
   eval "$($cluster env)"
   # Of the whole workspace, so that dependencies have the features they were built with.
-  cargo test --workspace --locked "${targets[@]}"
+  cargo test --workspace --locked --no-fail-fast "${targets[@]}"
 }
 
 # A test file that no step runs would never fail.

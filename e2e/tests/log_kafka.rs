@@ -115,11 +115,14 @@ async fn topics_that_do_not_fit_are_refused_in_plain_words() {
 
     assert_eq!(
         other_partitions[0],
-        format!("{prefix}.log has 6 partitions, not 8; the number cannot change")
+        format!("{prefix}.log has 6 partitions instead of 8, and the number cannot change")
     );
-    assert_eq!(more_replicas[0], format!("{prefix}.log has 1 replicas, fewer than 3"));
-    assert_eq!(stricter[0], format!("{prefix}.log has min.insync.replicas 1, less than 2"));
-    assert_eq!(larger[0], format!("{prefix}.log has max.message.bytes 1114112, less than 2162688"));
+    assert_eq!(more_replicas[0], format!("{prefix}.log has 1 replicas, less than 3"));
+    assert_eq!(stricter[0], format!("{prefix}.log has min.insync.replicas=1, less than 2"));
+    assert_eq!(
+        larger[0],
+        format!("{prefix}.log has max.message.bytes=1114112, less than the 2162688 of the largest packet")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -117,8 +117,10 @@ pub fn compare_topics(desired: &[Topic], observed: &BTreeMap<String, ObservedTop
 fn compare_topic(topic: &Topic, existing: &ObservedTopic, problems: &mut Vec<String>) {
     let name = &topic.name;
     if usize::try_from(topic.partitions).ok() != Some(existing.partitions) {
-        problems
-            .push(format!("{name} has {} partitions instead of {}", existing.partitions, topic.partitions));
+        problems.push(format!(
+            "{name} has {} partitions instead of {}, and the number cannot change",
+            existing.partitions, topic.partitions
+        ));
     }
     compare_strength(name, topic, existing, problems);
     for key in EXACT {
@@ -241,7 +243,7 @@ mod tests {
         assert_eq!(
             report.problems,
             [
-                "messaging.demo.log has 8 partitions instead of 32",
+                "messaging.demo.log has 8 partitions instead of 32, and the number cannot change",
                 "messaging.demo.log has 1 replicas, less than 3",
                 "messaging.demo.log has min.insync.replicas=1, less than 2",
                 "messaging.demo.log has cleanup.policy=compact instead of delete",
