@@ -68,7 +68,7 @@ async fn a_topic_that_somebody_else_made_otherwise_is_told_and_left_alone() {
     assert_eq!(
         compared(&observer, &topics).await.problems,
         [
-            format!("{name} has 2 partitions instead of 4"),
+            format!("{name} has 2 partitions instead of 4, and the number cannot change"),
             format!("{name} has cleanup.policy=delete instead of compact"),
             format!("{name} has unclean.leader.election.enable=true instead of false"),
         ]
