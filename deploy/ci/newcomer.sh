@@ -130,6 +130,9 @@ git clone --quiet --no-local "$repo" "$clone"
 case ${1:-both} in
   run) check_run ;;
   demo) check_demo ;;
-  both) check_run && check_demo ;;
+  both)
+    check_run
+    check_demo
+    ;;
   *) die "takes run, demo, or nothing" ;;
 esac
