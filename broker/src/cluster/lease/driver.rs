@@ -4,7 +4,7 @@ use super::api::{Events, LeaseApi};
 use super::object::{key_of, observe, version_of};
 use super::pods::{own_container, status_of};
 use super::{LeaseConfig, Shared, Wishes};
-use crate::cluster::lease::identity::Place;
+use crate::cluster::lease::identity::{Place, process_started};
 use crate::cluster::{ClusterView, GroupCommand, GroupOwner, MemberInfo, boot_time_nanos};
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -88,7 +88,7 @@ impl LeaseDriver {
             stopping: JoinSet::new(),
             joined: None,
             was_ready: false,
-            started: Timestamp::now(),
+            started: process_started(),
         }
     }
 

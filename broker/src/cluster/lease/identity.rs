@@ -1,11 +1,14 @@
 //! Who this broker is to the leases: its pod, or its data directory.
 
 use super::LeaseError;
+use crate::cluster::boot_time_nanos;
 use crate::cluster::peer::random_u64;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use std::io::Write;
 use std::path::Path;
 
 const IDENTITY_FILE: &str = "member-uid";
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 /// What stands for the pod's UID.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,9 +63,38 @@ impl Place {
     }
 }
 
+/// When this process was started, by the clock that the kubelet of its machine uses too: what the process did before it
+/// asked does not count, however slow the machine is.
+#[must_use]
+pub fn process_started() -> Timestamp {
+    let now = Timestamp::now();
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let Some(started) = nanos_at_start(&stat, rustix::param::clock_ticks_per_second()) else { return now };
+    let age = SignedDuration::from_nanos_i128(i128::from(boot_time_nanos()) - i128::from(started));
+    now.checked_sub(age).unwrap_or(now)
+}
+
+/// Nanoseconds from the boot of the machine to the start of the process that `stat` describes (proc(5), field 22).
+fn nanos_at_start(stat: &str, ticks_per_second: u64) -> Option<u64> {
+    // The second field is a name in parentheses, and may hold blanks and parentheses itself.
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let ticks: u64 = after_name.split_ascii_whitespace().nth(19)?.parse().ok()?;
+    ticks.checked_mul(NANOS_PER_SECOND.checked_div(ticks_per_second)?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_start_of_a_process_is_read_whatever_its_name_is() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194304 96 0 0 0 1 2 3 4 20 0 1 0 12345 2936832 187";
+
+        assert_eq!(nanos_at_start(stat, 100), Some(123_450_000_000));
+        assert_eq!(nanos_at_start("", 100), None);
+        assert_eq!(nanos_at_start(stat, 0), None);
+        assert!(process_started() <= Timestamp::now());
+    }
 
     #[test]
     fn a_data_directory_keeps_its_identity_and_a_pod_has_its_own() {
