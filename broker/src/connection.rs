@@ -125,7 +125,7 @@ impl Connection {
         let Connected { codec, connect, registered, grant } = connected;
         let has_more = input.has_rest();
         let mut connection = Self {
-            inbound: Inbound::new(connect.version, handshake::TOPIC_ALIAS_MAXIMUM),
+            inbound: Inbound::new(connect.version, services.features, handshake::TOPIC_ALIAS_MAXIMUM),
             cache: RouteCache::new(Publisher::Connection(mailbox.id())),
             subscriptions: Subscriptions::new(services.limits.subscriptions),
             services,

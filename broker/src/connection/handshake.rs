@@ -160,7 +160,7 @@ fn check(services: &Services, connect: &Connect) -> Result<(), ReasonCode> {
     if let Some(will) = &connect.will {
         // 3.x has no code for it; "not authorized" at least is final.
         let refusal = |reason| if connect.version.is_v5() { reason } else { ReasonCode::NOT_AUTHORIZED };
-        will::check(will).map_err(refusal)?;
+        will::check(will, services.features).map_err(refusal)?;
     }
     if !services.validity.is_valid() || services.is_stopping() {
         return Err(ReasonCode::SERVER_UNAVAILABLE);
@@ -214,15 +214,15 @@ fn acceptance(
     let properties = ConnAckProperties {
         session_expiry_secs: (asked_secs > services.max_expiry_secs).then_some(services.max_expiry_secs),
         receive_maximum: NonZeroU16::new(services.limits.receive_maximum),
-        maximum_qos: Some(QoS::AtLeastOnce),
-        retain_available: Some(false),
+        maximum_qos: (!services.features.exactly_once).then_some(QoS::AtLeastOnce),
+        retain_available: (!services.features.retained).then_some(false),
         maximum_packet_bytes: Some(services.limits.maximum_packet_bytes),
         assigned_client_id,
         topic_alias_maximum: TOPIC_ALIAS_MAXIMUM,
         reason_string: None,
         wildcard_subscription_available: None,
         subscription_identifiers_available: None,
-        shared_subscription_available: Some(false),
+        shared_subscription_available: (!services.features.shared).then_some(false),
         server_keep_alive_secs: None,
     };
     let reason = ReasonCode::SUCCESS;

@@ -10,15 +10,18 @@ use crate::router::Router;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tidemill_contract::config::{Config, Limits};
+use tidemill_contract::config::{Config, Coordination, Limits};
 use tidemill_core::member::Member;
 use tidemill_core::partition::Partitioning;
+use tidemill_core::session::features::Features;
 
 /// What all connections of a broker work with.
 #[derive(Debug)]
 pub struct Services {
     /// This broker.
     pub own: Member,
+    /// What is served.
+    pub features: Features,
     /// Bounds.
     pub limits: Limits,
     /// Longest session expiry in seconds.
@@ -91,6 +94,10 @@ impl Services {
         let may_acknowledge = Box::new(move || membership.is_valid());
         Arc::new(Self {
             own,
+            features: match config.coordination {
+                Coordination::Local => Features::STANDALONE,
+                Coordination::Kubernetes => Features::CLUSTER,
+            },
             limits: config.limits.clone(),
             max_expiry_secs: config.sessions.max_expiry_secs,
             partitioning,

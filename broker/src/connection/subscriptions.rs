@@ -241,9 +241,10 @@ impl Connection {
         }
     }
 
-    /// Refuses what is not served and what is too much; lowers the rest to QoS 1.
+    /// Refuses what is not served and what is too much; lowers the rest to the QoS that is served.
     fn plan(&self, subscribe: &Subscribe) -> Planned<StoredSubscription> {
         let mut new = BTreeSet::new();
+        let highest = if self.services.features.exactly_once { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
         let plan = |entry: &tidemill_core::packet::SubscribeEntry| {
             let filter = match SubscriptionTarget::parse(&entry.filter) {
                 Ok(SubscriptionTarget::Filter(filter)) => filter,
@@ -258,7 +259,7 @@ impl Connection {
             if !self.subscriptions.contains(&filter) {
                 new.insert(filter.clone());
             }
-            let qos = entry.options.qos.min(QoS::AtLeastOnce);
+            let qos = entry.options.qos.min(highest);
             let options = SubscriptionOptions { qos, ..entry.options };
             Ok(StoredSubscription { filter, options, identifier: subscribe.identifier })
         };

@@ -12,23 +12,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::message::Message;
 use tidemill_core::packet::{QoS, ReasonCode, Will};
+use tidemill_core::session::features::Features;
 use tokio::sync::Notify;
 
 /// Wills that wait at the same time; further ones are published at once.
 const WAITING_MAX: usize = 100_000;
 
 /// Refuses a will that this broker cannot publish as asked.
-pub(super) fn check(will: &Will) -> Result<(), ReasonCode> {
-    if will.retain {
+pub(super) fn check(will: &Will, features: Features) -> Result<(), ReasonCode> {
+    if will.retain && !features.retained {
         return Err(ReasonCode::RETAIN_NOT_SUPPORTED);
     }
     if will.topic.is_of_broker() {
         return Err(ReasonCode::TOPIC_NAME_INVALID);
     }
-    match will.qos {
-        QoS::AtMostOnce | QoS::AtLeastOnce => Ok(()),
-        QoS::ExactlyOnce => Err(ReasonCode::QOS_NOT_SUPPORTED),
+    if will.qos == QoS::ExactlyOnce && !features.exactly_once {
+        return Err(ReasonCode::QOS_NOT_SUPPORTED);
     }
+    Ok(())
 }
 
 /// The wills of this broker's clients whose connections have ended.

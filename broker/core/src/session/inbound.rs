@@ -1,5 +1,6 @@
 //! What a client publishes: topic aliases, what is refused, and the acknowledgements in the order of receipt.
 
+use super::features::Features;
 use crate::message::Message;
 use crate::packet::{PacketId, PublishPacket, QoS, ReasonCode, Version};
 use crate::topic::TopicName;
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 #[derive(Debug)]
 pub struct Inbound {
     version: Version,
+    features: Features,
     topic_alias_maximum: u16,
     /// Topic of alias `n + 1`. Grows with the highest alias used, to `topic_alias_maximum` at most.
     aliases: Vec<Option<TopicName>>,
@@ -29,11 +31,11 @@ pub enum PublishRefusal {
 impl Inbound {
     /// For a client of `version`, which may use topic aliases up to `topic_alias_maximum`.
     #[must_use]
-    pub fn new(version: Version, topic_alias_maximum: u16) -> Self {
-        Self { version, topic_alias_maximum, aliases: Vec::new() }
+    pub fn new(version: Version, features: Features, topic_alias_maximum: u16) -> Self {
+        Self { version, features, topic_alias_maximum, aliases: Vec::new() }
     }
 
-    /// Resolves the topic and refuses what this broker does not serve: QoS 2, retain and `$SYS`.
+    /// Resolves the topic and refuses what this broker does not serve, and `$SYS`.
     ///
     /// # Errors
     ///
@@ -44,10 +46,10 @@ impl Inbound {
         publisher: &ByteString,
         now_ms: u64,
     ) -> Result<Message, PublishRefusal> {
-        if publish.qos == QoS::ExactlyOnce {
+        if publish.qos == QoS::ExactlyOnce && !self.features.exactly_once {
             return Err(PublishRefusal::Close(ReasonCode::QOS_NOT_SUPPORTED));
         }
-        if publish.retain {
+        if publish.retain && !self.features.retained {
             return Err(PublishRefusal::Close(ReasonCode::RETAIN_NOT_SUPPORTED));
         }
         let topic = self.resolve_topic(&publish)?;
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_topic_alias_stands_for_the_topic_it_was_last_sent_with() {
-        let mut inbound = Inbound::new(Version::V5, 2);
+        let mut inbound = Inbound::new(Version::V5, Features::CLUSTER, 2);
 
         assert_eq!(topic_of(&mut inbound, publish("a", Some(2))), Ok("a".into()));
         assert_eq!(topic_of(&mut inbound, publish("", Some(2))), Ok("a".into()));
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn what_is_not_served_is_refused_with_its_own_code() {
-        let mut inbound = Inbound::new(Version::V5, 0);
+        let mut inbound = Inbound::new(Version::V5, Features::CLUSTER, 0);
         let qos2 = PublishPacket { qos: QoS::ExactlyOnce, ..publish("a", None) };
         let retained = PublishPacket { retain: true, ..publish("a", None) };
         let qos1 = |topic| PublishPacket { qos: QoS::AtLeastOnce, ..publish(topic, None) };
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(topic_of(&mut inbound, qos1("$SYS/x")), Err(PublishRefusal::Answer(name_invalid)));
         assert_eq!(topic_of(&mut inbound, publish("$SYS/x", None)), close(name_invalid));
         assert_eq!(topic_of(&mut inbound, qos1("$SYSTEM")), Ok("$SYSTEM".into()));
-        let mut old = Inbound::new(Version::V3_1_1, 0);
+        let mut old = Inbound::new(Version::V3_1_1, Features::CLUSTER, 0);
         assert_eq!(topic_of(&mut old, qos1("$SYS/x")), close(name_invalid));
     }
 
