@@ -209,7 +209,11 @@ async fn a_hundred_thousand_idle_queues_are_not_touched_by_a_record() {
     for number in 0..100_000_u32 {
         let slot = queues.create(super::world::queue(&number.to_string(), SessionNumber(1)));
         let filter = TopicFilter::parse(format!("device/{number}/+")).unwrap();
-        queues.subscribe(slot, filter, Subscription { options, identifier: None, start: 0, end: None });
+        queues.subscribe(
+            slot,
+            filter,
+            Subscription { options, identifier: None, start: 0, end: None, successor: None },
+        );
     }
     assert_eq!(queues.take_dirty(usize::MAX).len(), 100_000);
 

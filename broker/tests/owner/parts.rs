@@ -71,6 +71,8 @@ pub(crate) struct Routes {
     announced: Mutex<BTreeSet<(Partition, TopicFilter)>>,
     /// Gates stay closed.
     pub(crate) is_closed: AtomicBool,
+    /// Gates do not answer.
+    pub(crate) is_held: watch::Sender<bool>,
 }
 
 impl Routes {
@@ -112,7 +114,13 @@ impl RouteExchange for Routes {
         }
         let is_closed = self.is_closed.load(Ordering::SeqCst);
         let closed = GateClosed { missing: vec![MemberId::new("stuck")] };
-        futures::future::ready(if is_closed { Err(closed) } else { Ok(()) }).boxed()
+        let mut is_held = self.is_held.subscribe();
+        async move {
+            // An error means that the test is over.
+            let _ = is_held.wait_for(|is_held| !*is_held).await;
+            if is_closed { Err(closed) } else { Ok(()) }
+        }
+        .boxed()
     }
 
     fn set_partition_routes(&self, partition: Partition, _epoch: OwnerEpoch, filters: Vec<TopicFilter>) {
