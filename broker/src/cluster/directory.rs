@@ -64,7 +64,7 @@ struct Shared {
     local: OnceLock<LocalSides>,
     requests: Requests,
     /// Parts of re-attach frames, by link and request.
-    parts: Mutex<HashMap<(usize, u64), Vec<Attachment>>>,
+    parts: Mutex<HashMap<(u64, u64), Vec<Attachment>>>,
     /// Answers being worked out for peers.
     answering: TaskTracker,
     permits: Arc<Semaphore>,
@@ -103,7 +103,7 @@ impl Directory {
     /// A link is down: its questions are asked again elsewhere.
     pub fn link_down(&self, link: &Arc<Link>) {
         self.shared.requests.fail(link);
-        self.shared.parts.lock().retain(|(of, _), _| *of != link_key(link));
+        self.shared.parts.lock().retain(|(of, _), _| *of != link.number());
     }
 
     /// Completes when no question of a peer is being answered any more.
@@ -111,11 +111,6 @@ impl Directory {
         self.shared.answering.close();
         self.shared.answering.wait().await;
     }
-}
-
-/// Tells links apart without keeping them alive.
-fn link_key(link: &Arc<Link>) -> usize {
-    Arc::as_ptr(link) as usize
 }
 
 impl Shared {

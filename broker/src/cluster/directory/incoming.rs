@@ -1,6 +1,6 @@
 //! What peers ask this broker as owner, and tell it as host.
 
-use super::{Directory, LocalSides, Shared, link_key};
+use super::{Directory, LocalSides, Shared};
 use crate::cluster::peer::lane::Crowding;
 use crate::cluster::peer::link::Link;
 use crate::cluster::wire::attach::{
@@ -49,7 +49,7 @@ impl Directory {
         let number = part.request;
         let group = PartitionGroup(narrow(part.group, "group")?);
         let mut parts = self.shared.parts.lock();
-        let collected = parts.entry((link_key(link), number)).or_default();
+        let collected = parts.entry((link.number(), number)).or_default();
         for attachment in part.attachments {
             let attachment = Attachment::try_from(attachment)?;
             from_its_host(link, &attachment.request)?;
@@ -61,7 +61,7 @@ impl Directory {
         if !part.last {
             return Ok(());
         }
-        let attachments = parts.remove(&(link_key(link), number)).unwrap_or_default();
+        let attachments = parts.remove(&(link.number(), number)).unwrap_or_default();
         drop(parts);
         let host = link.peer().clone();
         self.shared.answer(link, group, move |local| {

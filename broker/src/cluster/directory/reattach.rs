@@ -40,7 +40,7 @@ pub struct ReattachOutcome {
 struct Told {
     owner: GroupOwner,
     /// The link, or 0 for this broker itself.
-    link: usize,
+    link: u64,
 }
 
 impl Directory {
@@ -67,7 +67,7 @@ impl Shared {
         if owner.member == self.view().own {
             return self.local.get().map(|_| Told { owner, link: 0 });
         }
-        let link = super::link_key(&self.links.to(&owner.member)?);
+        let link = self.links.to(&owner.member)?.number();
         Some(Told { owner, link })
     }
 

@@ -1,6 +1,5 @@
 //! Questions on their way to peers.
 
-use super::link_key;
 use crate::cluster::peer::link::Link;
 use crate::cluster::wire::Body;
 use parking_lot::Mutex;
@@ -10,7 +9,7 @@ use tokio::sync::oneshot;
 
 #[derive(Debug)]
 struct Waiting {
-    link: usize,
+    link: u64,
     reply: oneshot::Sender<Body>,
 }
 
@@ -33,14 +32,14 @@ impl Requests {
         let mut state = self.state.lock();
         state.last += 1;
         let number = state.last;
-        state.waiting.insert(number, Waiting { link: link_key(link), reply });
+        state.waiting.insert(number, Waiting { link: link.number(), reply });
         (number, receiver)
     }
 
     /// Takes a reply. One that nobody waits for, or that came over another link, is passed over.
     pub(super) fn answer(&self, link: &Arc<Link>, number: u64, body: Body) {
         let mut state = self.state.lock();
-        if state.waiting.get(&number).is_some_and(|waiting| waiting.link == link_key(link))
+        if state.waiting.get(&number).is_some_and(|waiting| waiting.link == link.number())
             && let Some(waiting) = state.waiting.remove(&number)
         {
             // Fails only when the asker has given up.
@@ -55,7 +54,7 @@ impl Requests {
 
     /// Fails all requests over a link that has ended.
     pub(super) fn fail(&self, link: &Arc<Link>) {
-        let key = link_key(link);
-        self.state.lock().waiting.retain(|_, waiting| waiting.link != key);
+        let number = link.number();
+        self.state.lock().waiting.retain(|_, waiting| waiting.link != number);
     }
 }

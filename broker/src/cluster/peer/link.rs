@@ -28,6 +28,9 @@ const UNANSWERED_PINGS_MAX: u64 = 4;
 const FAREWELL: Duration = Duration::from_millis(200);
 const READ_BYTES: usize = 64 * 1024;
 
+/// Numbers the links of this process.
+static LINKS: AtomicU64 = AtomicU64::new(1);
+
 /// Why a link ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkEnd {
@@ -88,6 +91,7 @@ pub struct Streams<S> {
 /// One link to one incarnation of a peer. Sending never waits.
 #[derive(Debug)]
 pub struct Link {
+    number: u64,
     peer: Member,
     peer_epoch: MemberEpoch,
     own_epoch: MemberEpoch,
@@ -114,6 +118,7 @@ impl Link {
         frame_bytes_max: usize,
     ) -> Self {
         Self {
+            number: LINKS.fetch_add(1, Ordering::Relaxed),
             peer,
             peer_epoch,
             own_epoch,
@@ -128,6 +133,12 @@ impl Link {
             ending: CancellationToken::new(),
             down: CancellationToken::new(),
         }
+    }
+
+    /// Tells the link apart from every other one of this process, those that have ended included; never 0.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// The incarnation at the other end.
@@ -390,4 +401,23 @@ impl Link {
 struct Progress {
     processed_bytes: u64,
     granted_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tidemill_core::member::{Incarnation, MemberId};
+
+    fn link() -> Link {
+        let peer = Member { id: MemberId::new("b"), incarnation: Incarnation(1) };
+        Link::new(peer, MemberEpoch(1), MemberEpoch(1), 1_000)
+    }
+
+    #[test]
+    fn no_two_links_have_the_same_number_even_when_the_first_is_gone() {
+        let numbers: std::collections::BTreeSet<u64> =
+            (0..1_000).map(|_| Arc::new(link()).number()).collect();
+
+        assert_eq!(numbers.len(), 1_000);
+    }
 }
