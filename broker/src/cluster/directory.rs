@@ -32,7 +32,6 @@ use tidemill_core::member::Member;
 use tidemill_core::partition::{PartitionGroup, Partitioning, QueueKind};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
-use tokio_util::task::TaskTracker;
 
 /// Longest wait for a group to have an owner that can be reached.
 pub const OWNER_WAIT: Duration = Duration::from_secs(10);
@@ -65,8 +64,7 @@ struct Shared {
     requests: Requests,
     /// Parts of re-attach frames, by link and request.
     parts: Mutex<HashMap<(u64, u64), Vec<Attachment>>>,
-    /// Answers being worked out for peers.
-    answering: TaskTracker,
+    /// Questions of peers being answered.
     permits: Arc<Semaphore>,
     /// Longest wait for a SUBACK or UNSUBACK: the durable gate and its commit.
     subscribe_reply: Duration,
@@ -88,7 +86,6 @@ impl Directory {
             local: OnceLock::new(),
             requests: Requests::default(),
             parts: Mutex::default(),
-            answering: TaskTracker::new(),
             permits: Arc::new(Semaphore::new(INCOMING_MAX)),
             subscribe_reply: durable_gate + OWNER_WAIT,
         };
@@ -104,12 +101,6 @@ impl Directory {
     pub fn link_down(&self, link: &Arc<Link>) {
         self.shared.requests.fail(link);
         self.shared.parts.lock().retain(|(of, _), _| *of != link.number());
-    }
-
-    /// Completes when no question of a peer is being answered any more.
-    pub async fn idle(&self) {
-        self.shared.answering.close();
-        self.shared.answering.wait().await;
     }
 }
 

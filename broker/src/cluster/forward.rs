@@ -66,13 +66,6 @@ impl Forwards {
         &self.counts
     }
 
-    /// Sequence of the last numbered forward received from this incarnation.
-    #[must_use]
-    pub fn last_received(&self, peer: &Member) -> u64 {
-        let incoming = self.incoming.lock().get(&peer.id).cloned();
-        incoming.map_or(0, |incoming| incoming.lock().last_received_from(peer))
-    }
-
     /// A link is up: forwards go over it, beginning with where the numbering stands.
     pub fn link_up(&self, link: &Arc<Link>, sink: &dyn ForwardSink) {
         let entry = Arc::clone(self.incoming.lock().entry(link.peer().id.clone()).or_default());

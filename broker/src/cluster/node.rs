@@ -188,10 +188,6 @@ impl ClusterNode {
 }
 
 impl LinkHandler for ClusterNode {
-    fn last_forward_received(&self, peer: &Member) -> u64 {
-        self.forwards.last_received(peer)
-    }
-
     fn link_up(&self, link: &Arc<Link>) {
         if let Some(local) = self.local.get() {
             self.forwards.link_up(link, &*local.forwards);

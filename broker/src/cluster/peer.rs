@@ -14,13 +14,9 @@ pub mod tls;
 use super::wire::{Body, WireError};
 use link::{Link, LinkEnd};
 use std::sync::Arc;
-use tidemill_core::member::Member;
 
 /// What the rest of the broker does with links and their frames. Nothing here may wait.
 pub trait LinkHandler: Send + Sync + 'static {
-    /// Sequence of the last numbered forward that `peer` has sent and this broker received; goes into the greeting.
-    fn last_forward_received(&self, peer: &Member) -> u64;
-
     /// The link is up; no frame of it was handled yet.
     fn link_up(&self, link: &Arc<Link>);
 

@@ -35,7 +35,7 @@ fn hello_of_a() -> Hello {
         members: Default::default(),
         owners: Vec::new(),
     };
-    let which = Which { link: 7, lane: Lane::Control, last_forward_received: 0 };
+    let which = Which { link: 7, lane: Lane::Control };
     greeting(&terms(), &view, &member("b", 1), which)
 }
 

@@ -154,7 +154,7 @@ impl Directory {
             .get()
             .map(|local| local.host.take_over(&self.shared.view().own, &order.client_id, connection));
         let link = Arc::clone(link);
-        self.shared.answering.spawn(async move {
+        tokio::spawn(async move {
             if let Some(closing) = closing {
                 closing.await;
             }
@@ -192,7 +192,7 @@ impl Shared {
         let local = self.local_owner(group);
         let answering = start(if permit.is_ok() { local } else { Err(UNAVAILABLE) });
         let link = Arc::clone(link);
-        self.answering.spawn(async move {
+        tokio::spawn(async move {
             let reply = answering.await;
             // A link that has ended meanwhile lets its peer ask again over the next one.
             let _ = link.send(reply, Crowding::Waits);

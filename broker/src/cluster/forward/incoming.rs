@@ -91,10 +91,6 @@ impl Incoming {
         self.suspect
     }
 
-    pub(super) fn last_received_from(&self, peer: &Member) -> u64 {
-        if self.is_from(peer) { self.last_received } else { 0 }
-    }
-
     fn is_over(&self, link: &Arc<Link>) -> bool {
         self.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link))
     }

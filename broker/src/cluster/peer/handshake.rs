@@ -79,8 +79,6 @@ pub struct Which {
     pub link: u64,
     /// Which of the two.
     pub lane: Lane,
-    /// Sequence of the last numbered forward received from the peer.
-    pub last_forward_received: u64,
 }
 
 /// The greeting of this broker to `peer`.
@@ -94,7 +92,6 @@ pub fn greeting(terms: &LinkTerms, view: &ClusterView, peer: &Member, which: Whi
         protocol_max: PROTOCOL_MAX.into(),
         partitions: terms.partitioning.partition_count().into(),
         groups: terms.partitioning.group_count().into(),
-        last_forward_received: which.last_forward_received,
         link: which.link,
         lane: which.lane as u32,
         frame_bytes_max: terms.frame_bytes_max() as u64,

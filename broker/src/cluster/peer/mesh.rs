@@ -171,7 +171,7 @@ impl Mesh {
         let connector = TlsConnector::from(configs.client);
         let mut stream =
             TlsStream::Client(connector.connect(name, socket).await.map_err(HandshakeError::Io)?);
-        let which = self.which(&info.member, link, lane);
+        let which = Which { link, lane };
         let hello = greeting(&self.config.terms, &self.view(), &info.member, which);
         write_hello(&mut stream, hello).await?;
         let answer = read_hello(&mut stream).await?;
@@ -214,7 +214,7 @@ impl Mesh {
         certificate_names(&stream, &info.member.id)?;
         let lane = hello.lane()?;
         let data = (lane == Lane::Control).then(|| self.expect_data_lane(&hello));
-        let which = self.which(&info.member, hello.link, lane);
+        let which = Which { link: hello.link, lane };
         write_hello(&mut stream, greeting(&self.config.terms, &view, &info.member, which)).await?;
         if let Some(data) = data {
             return Ok(Some((info, stream, data)));
@@ -258,10 +258,6 @@ impl Mesh {
     fn link_to(&self, info: &MemberInfo) -> Arc<Link> {
         let own_epoch = self.view().own_epoch;
         Arc::new(Link::new(info.member.clone(), info.epoch, own_epoch, self.config.terms.frame_bytes_max()))
-    }
-
-    fn which(&self, peer: &Member, link: u64, lane: Lane) -> Which {
-        Which { link, lane, last_forward_received: self.handler.last_forward_received(peer) }
     }
 
     fn view(&self) -> Arc<ClusterView> {

@@ -161,7 +161,6 @@ fn link_frames() -> Vec<(Body, &'static str)> {
         protocol_max: 1,
         partitions: 32,
         groups: 16,
-        last_forward_received: 8,
         link: 5,
         lane: 2,
         frame_bytes_max: 1_114_112,
@@ -279,6 +278,17 @@ fn the_bytes_of_every_frame_of_version_1_stay_as_they_are() {
     assert_eq!(differing, "");
 }
 
+fn bytes_of(hex: &str) -> BytesMut {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn frames_with_numbers_that_are_used_up_are_still_read() {
+    let read = |hex| take_frame(&mut bytes_of(hex), 10_000).unwrap().unwrap().0;
+
+    assert_eq!(read(HELLO_WITH_LAST_FORWARD), read(HELLO));
+}
+
 #[test]
 fn core_values_come_back_from_the_wire_as_they_were() {
     assert_eq!(
@@ -300,8 +310,11 @@ fn core_values_come_back_from_the_wire_as_they_were() {
     assert_eq!(core::Detach::try_from(Detach::from(&detach)), Ok(detach));
 }
 
-const HELLO: &str = "420804423e0a0174120e0a03622d30110807060504030201180420012801302038104008490500000000000000\
+const HELLO: &str = "400804423c0a0174120e0a03622d3011080706050403020118042001280130203810490500000000000000\
     500258808044620e0a03622d30110807060504030201";
+/// With the number 8 that is used up.
+const HELLO_WITH_LAST_FORWARD: &str = "420804423e0a0174120e0a03622d3011080706050403020118042001280130203810\
+    4008490500000000000000500258808044620e0a03622d30110807060504030201";
 const PING: &str = "0808044a0408011002";
 const PONG: &str = "080804520408011002";
 const CREDIT: &str = "0908045a05080210ac02";
