@@ -99,7 +99,7 @@ impl Group {
         };
         let all = run.queues.subscriptions(slot);
         let before = all.and_then(|all| all.get(&filter)).copied();
-        if before.is_none() && all.is_some_and(|all| all.iter().count() >= subscriptions_max) {
+        if before.is_none() && all.is_some_and(|all| all.count() >= subscriptions_max) {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
         let key = StateKey::Subscription { queue, filter: filter.clone() };
