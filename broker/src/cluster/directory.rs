@@ -6,6 +6,7 @@
 
 mod incoming;
 mod owners;
+mod parts;
 pub mod reattach;
 mod requests;
 
@@ -18,10 +19,9 @@ use super::{ClusterView, GroupOwner};
 use crate::owner::{HostSide, OwnerSide};
 use futures::future::BoxFuture;
 use owners::Target;
-use parking_lot::Mutex;
+use parts::Unfinished;
 use reattach::AttachmentSource;
 use requests::Requests;
-use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidemill_core::attach::{
@@ -39,6 +39,9 @@ pub const OWNER_WAIT: Duration = Duration::from_secs(10);
 pub const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
 /// Requests of peers being answered at a time; more are refused as unavailable.
 const INCOMING_MAX: usize = 65_536;
+
+/// Offsets in one frame.
+const ACKED_OFFSETS_MAX: usize = 4_096;
 
 /// The local implementations.
 pub struct LocalSides {
@@ -62,8 +65,7 @@ struct Shared {
     links: Arc<LinkTable>,
     local: OnceLock<LocalSides>,
     requests: Requests,
-    /// Parts of re-attach frames, by link and request.
-    parts: Mutex<HashMap<(u64, u64), Vec<Attachment>>>,
+    unfinished: Unfinished,
     /// Questions of peers being answered.
     permits: Arc<Semaphore>,
     /// Longest wait for a SUBACK or UNSUBACK: the durable gate and its commit.
@@ -85,7 +87,7 @@ impl Directory {
             links,
             local: OnceLock::new(),
             requests: Requests::default(),
-            parts: Mutex::default(),
+            unfinished: Unfinished::default(),
             permits: Arc::new(Semaphore::new(INCOMING_MAX)),
             subscribe_reply: durable_gate + OWNER_WAIT,
         };
@@ -100,7 +102,7 @@ impl Directory {
     /// A link is down: its questions are asked again elsewhere.
     pub fn link_down(&self, link: &Arc<Link>) {
         self.shared.requests.fail(link);
-        self.shared.parts.lock().retain(|(of, _), _| *of != link.number());
+        self.shared.unfinished.forget(link.number());
     }
 }
 
@@ -167,7 +169,9 @@ impl OwnerSide for Directory {
             Target::Local(owner) => owner.acked(acked),
             // Lost with the link; the re-attach over the next one repeats it.
             Target::Remote { link, .. } => {
-                let _ = link.send(Body::Acked((&acked).into()), Crowding::Waits);
+                for part in acked_parts(acked) {
+                    let _ = link.send(Body::Acked((&part).into()), Crowding::Waits);
+                }
             }
         }
     }
@@ -187,6 +191,15 @@ impl OwnerSide for Directory {
             })
         })
     }
+}
+
+/// Splits what a client is done with, so that each part fits a frame.
+fn acked_parts(acked: Acked) -> Vec<Acked> {
+    if acked.offsets.len() <= ACKED_OFFSETS_MAX {
+        return vec![acked];
+    }
+    let part = |offsets: &[u64]| Acked { offsets: offsets.to_vec(), ..acked.clone() };
+    acked.offsets.chunks(ACKED_OFFSETS_MAX).map(part).collect()
 }
 
 impl HostSide for Directory {

@@ -208,8 +208,8 @@ impl LinkHandler for ClusterNode {
             Body::Unsubscribe(unsubscribe) => self.directory.handle_unsubscribe(link, unsubscribe)?,
             Body::TakeOver(order) => self.directory.handle_take_over(link, order)?,
             Body::Acked(acked) => self.directory.handle_acked(acked)?,
-            Body::AttachReply(ref reply) => self.directory.handle_reply(link, reply.request, body),
-            Body::ReattachReply(ref reply) => self.directory.handle_reply(link, reply.request, body),
+            Body::AttachReply(reply) => self.directory.handle_attach_reply(link, reply)?,
+            Body::ReattachReply(reply) => self.directory.handle_reattach_reply(link, reply)?,
             Body::SubscribeReply(ref reply) | Body::UnsubscribeReply(ref reply) => {
                 self.directory.handle_reply(link, reply.request, body);
             }

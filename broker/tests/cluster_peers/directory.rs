@@ -36,6 +36,20 @@ fn acked(offset: u64) -> Acked {
     Acked { queue: queue(), partition: Partition(0), connection: CONNECTION, offsets: vec![offset] }
 }
 
+fn subscription(filter: &str) -> StoredSubscription {
+    let options = SubscriptionOptions {
+        qos: QoS::AtLeastOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
+    };
+    StoredSubscription { filter: super::node::filter(filter), options, identifier: None }
+}
+
+fn subscribe(subscriptions: Vec<StoredSubscription>) -> SubscribeRequest {
+    SubscribeRequest { client_id: "client".into(), connection: CONNECTION, subscriptions }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_is_attached_and_subscribed_at_the_owner_wherever_it_is() {
     let nodes = three(LONG).await;
@@ -47,23 +61,40 @@ async fn a_client_is_attached_and_subscribed_at_the_owner_wherever_it_is() {
     }
 
     assert_eq!(nodes[1].seen().attached, nodes.iter().map(request).collect::<Vec<_>>());
-    let subscribe = SubscribeRequest {
-        client_id: "client".into(),
-        connection: CONNECTION,
-        subscriptions: vec![StoredSubscription {
-            filter: super::node::filter("a/+"),
-            options: SubscriptionOptions {
-                qos: QoS::AtLeastOnce,
-                no_local: false,
-                retain_as_published: false,
-                retain_handling: RetainHandling::Send,
-            },
-            identifier: None,
-        }],
-    };
+    let subscribe = subscribe(vec![subscription("a/+")]);
     let reasons = nodes[2].node.directory().subscribe(subscribe.clone()).await.unwrap();
     assert_eq!(reasons, vec![ReasonCode(1)]);
     assert_eq!(nodes[1].seen().subscribed, vec![subscribe]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_subscriptions_as_a_session_may_have_pass_a_link_both_ways() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    let many: Vec<_> =
+        (0..10_000).map(|number| subscription(&format!("{}/{number}", "f".repeat(150)))).collect();
+    *nodes[1].around.stored.lock() = many.clone();
+
+    let grant = nodes[0].node.directory().attach(request(&nodes[0])).await.unwrap();
+    let reasons = nodes[0].node.directory().subscribe(subscribe(many.clone())).await.unwrap();
+
+    assert!(grant.subscriptions == many, "all of them, in order");
+    assert_eq!(reasons, vec![ReasonCode(1); many.len()]);
+    let seen = nodes[1].seen();
+    assert_eq!((seen.attached.len(), seen.subscribed.len()), (1, 1), "nothing was asked again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledgements_of_a_full_window_pass_a_link() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    let offsets: Vec<_> = (0..200_000).map(|number| u64::MAX - number).collect();
+
+    nodes[0].node.directory().acked(Acked { offsets: offsets.clone(), ..acked(0) });
+
+    let count = |acked: &[Acked]| acked.iter().map(|acked| acked.offsets.len()).sum::<usize>();
+    let seen = nodes[1].until("all of them", |seen| count(&seen.acked) == offsets.len()).await;
+    assert!(seen.acked.iter().flat_map(|acked| acked.offsets.iter().copied()).eq(offsets), "in order");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,7 +20,7 @@ use tidemill_broker::cluster::{
 use tidemill_broker::owner::{HostSide, OwnerSide};
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
-    SessionNumber, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    SessionNumber, StoredSubscription, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::{Incarnation, Member, MemberEpoch, MemberId, OwnerEpoch};
 use tidemill_core::message::Message;
@@ -94,6 +94,8 @@ pub(crate) struct Surroundings {
     pub(crate) kept: Mutex<Vec<ForwardDone>>,
     pub(crate) attachments: Mutex<Vec<Attachment>>,
     pub(crate) refuses: Mutex<Option<OwnerError>>,
+    /// What every grant brings.
+    pub(crate) stored: Mutex<Vec<StoredSubscription>>,
     counter: Mutex<u32>,
 }
 
@@ -163,7 +165,7 @@ impl OwnerSide for Surroundings {
             session: SessionNumber::new(OwnerEpoch(1), 1),
             connection: self.connection(),
             session_present: false,
-            subscriptions: Vec::new(),
+            subscriptions: self.stored.lock().clone(),
         };
         let answer = self.refuses.lock().map_or(Ok(grant), Err);
         Box::pin(std::future::ready(answer))
@@ -268,6 +270,7 @@ impl TestNode {
             kept: Mutex::default(),
             attachments: Mutex::default(),
             refuses: Mutex::default(),
+            stored: Mutex::default(),
             counter: Mutex::default(),
         });
         node.start(LocalParts {

@@ -15,9 +15,6 @@ use tidemill_core::attach::{
 };
 use tidemill_core::partition::PartitionGroup;
 
-/// Attachments in the parts of one re-attach; more are refused. Far above what a broker can hold.
-const ATTACHMENTS_MAX: usize = 4_000_000;
-
 const UNAVAILABLE: Refusal = Refusal::Owner(OwnerError::Unavailable);
 
 impl Directory {
@@ -48,21 +45,16 @@ impl Directory {
     pub(crate) fn handle_reattach(&self, link: &Arc<Link>, part: Reattach) -> Result<(), WireError> {
         let number = part.request;
         let group = PartitionGroup(narrow(part.group, "group")?);
-        let mut parts = self.shared.parts.lock();
-        let collected = parts.entry((link.number(), number)).or_default();
+        let mut attachments = Vec::with_capacity(part.attachments.len());
         for attachment in part.attachments {
             let attachment = Attachment::try_from(attachment)?;
             from_its_host(link, &attachment.request)?;
-            collected.push(attachment);
+            attachments.push(attachment);
         }
-        if collected.len() > ATTACHMENTS_MAX {
-            return Err(WireError::Value { field: "attachments", value: collected.len() as u64 });
-        }
-        if !part.last {
+        let collected = &self.shared.unfinished.reattaches;
+        let Some(attachments) = collected.add((link.number(), number), attachments, !part.last)? else {
             return Ok(());
-        }
-        let attachments = parts.remove(&(link.number(), number)).unwrap_or_default();
-        drop(parts);
+        };
         let host = link.peer().clone();
         self.shared.answer(link, group, move |local| {
             let reattaching = local.map(|local| local.owner.reattach(group, host, attachments));
@@ -78,8 +70,16 @@ impl Directory {
     }
 
     /// A host asks for subscriptions.
-    pub(crate) fn handle_subscribe(&self, link: &Arc<Link>, subscribe: Subscribe) -> Result<(), WireError> {
+    pub(crate) fn handle_subscribe(
+        &self,
+        link: &Arc<Link>,
+        mut subscribe: Subscribe,
+    ) -> Result<(), WireError> {
         let number = subscribe.request;
+        let collected = &self.shared.unfinished.subscribes;
+        let all = collected.add((link.number(), number), subscribe.subscriptions, subscribe.more)?;
+        let Some(subscriptions) = all else { return Ok(()) };
+        subscribe.subscriptions = subscriptions;
         let request = SubscribeRequest::try_from(subscribe)?;
         let group = self.shared.group_of_client(&request.client_id);
         self.shared.answer(link, group, move |local| {
@@ -164,6 +164,34 @@ impl Directory {
         Ok(())
     }
 
+    /// An owner has answered an attach, or a part of its answer is here.
+    pub(crate) fn handle_attach_reply(
+        &self,
+        link: &Arc<Link>,
+        mut reply: AttachReply,
+    ) -> Result<(), WireError> {
+        let collected = &self.shared.unfinished.attach_replies;
+        let all = collected.add((link.number(), reply.request), reply.subscriptions, reply.more)?;
+        let Some(subscriptions) = all else { return Ok(()) };
+        reply.subscriptions = subscriptions;
+        self.handle_reply(link, reply.request, Body::AttachReply(reply));
+        Ok(())
+    }
+
+    /// An owner has answered a re-attach, or a part of its answer is here.
+    pub(crate) fn handle_reattach_reply(
+        &self,
+        link: &Arc<Link>,
+        mut reply: ReattachReply,
+    ) -> Result<(), WireError> {
+        let collected = &self.shared.unfinished.reattach_replies;
+        let all = collected.add((link.number(), reply.request), reply.attachments, reply.more)?;
+        let Some(attachments) = all else { return Ok(()) };
+        reply.attachments = attachments;
+        self.handle_reply(link, reply.request, Body::ReattachReply(reply));
+        Ok(())
+    }
+
     /// A peer has answered a question.
     pub(crate) fn handle_reply(&self, link: &Arc<Link>, number: u64, reply: Body) {
         self.shared.requests.answer(link, number, reply);
@@ -193,9 +221,10 @@ impl Shared {
         let answering = start(if permit.is_ok() { local } else { Err(UNAVAILABLE) });
         let link = Arc::clone(link);
         tokio::spawn(async move {
-            let reply = answering.await;
-            // A link that has ended meanwhile lets its peer ask again over the next one.
-            let _ = link.send(reply, Crowding::Waits);
+            for part in answering.await.into_parts() {
+                // A link that has ended meanwhile lets its peer ask again over the next one.
+                let _ = link.send(part, Crowding::Waits);
+            }
             drop(permit);
         });
     }

@@ -2,9 +2,10 @@
 
 use super::{LocalSides, OWNER_WAIT, Shared};
 use crate::cluster::GroupOwner;
-use crate::cluster::peer::lane::Crowding;
+use crate::cluster::peer::lane::{Crowding, PushError};
 use crate::cluster::peer::link::{Link, LinkEnd};
 use crate::cluster::wire::attach::{Attach, Reattach, Refusal, TakeOver};
+use crate::cluster::wire::parts::split;
 use crate::cluster::wire::subscribe::{Subscribe, Unsubscribe};
 use crate::cluster::wire::{Body, WireError};
 use crate::owner::OwnerSide;
@@ -22,8 +23,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 const ATTACH_REPLY: Duration = Duration::from_secs(15);
 /// Pause before a broker that was not the owner is asked again, unless the view changes first.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Text of the attachments in one frame, about.
-const PART_BYTES: usize = 32 * 1024;
 
 /// Where the owner of a group is.
 pub(super) enum Target {
@@ -103,9 +102,11 @@ impl Shared {
         read: impl FnOnce(Body) -> Result<Result<T, Refusal>, WireError>,
     ) -> Result<T, Refusal> {
         let (number, reply) = self.requests.enter(link);
-        if link.send(request(number), Crowding::Waits).is_err() {
-            self.requests.forget(number);
-            return Err(Refusal::NotOwner);
+        for part in request(number).into_parts() {
+            if let Err(error) = link.send(part, Crowding::Waits) {
+                self.requests.forget(number);
+                return Err(unsent(error));
+            }
         }
         self.await_reply(link, number, timeout(patience, reply).await.ok(), read)
     }
@@ -167,6 +168,7 @@ impl Shared {
                             client_id: request.client_id.to_string(),
                             connection: Some(request.connection.into()),
                             subscriptions: request.subscriptions.iter().map(Into::into).collect(),
+                            more: false,
                         })
                     };
                     self.ask(&link, self.subscribe_reply, body, |body| match_reply(body).reasons()).await
@@ -229,7 +231,7 @@ impl Shared {
         attachments: &[Attachment],
     ) -> Result<ReattachOutcomes, Refusal> {
         let (number, reply) = self.requests.enter(link);
-        let mut parts = split(attachments).into_iter().peekable();
+        let mut parts = split(attachments.iter().map(Into::into).collect()).into_iter().peekable();
         while let Some(attachments) = parts.next() {
             let part = Reattach {
                 request: number,
@@ -239,9 +241,9 @@ impl Shared {
                 last: parts.peek().is_none(),
             };
             // Bounded by the connections of this broker.
-            if link.send(Body::Reattach(part), Crowding::Unbounded).is_err() {
+            if let Err(error) = link.send(Body::Reattach(part), Crowding::Unbounded) {
                 self.requests.forget(number);
-                return Err(Refusal::NotOwner);
+                return Err(unsent(error));
             }
         }
         let reply = timeout(ATTACH_REPLY, reply).await.ok();
@@ -285,6 +287,14 @@ impl Shared {
     }
 }
 
+/// A question that could not be sent: again over the next link, or never.
+fn unsent(error: PushError) -> Refusal {
+    match error {
+        PushError::Full | PushError::Shed => Refusal::NotOwner,
+        PushError::TooLarge { .. } => Refusal::Owner(OwnerError::QuotaExceeded),
+    }
+}
+
 /// A reply that is read as the one that was asked for.
 struct Reply(Body);
 
@@ -316,22 +326,4 @@ impl Reply {
     fn taken_over(self) -> Result<Result<(), Refusal>, WireError> {
         if let Body::TakenOver(_) = self.0 { Ok(Ok(())) } else { Self::wrong() }
     }
-}
-
-/// Splits attachments into parts that fit a frame; at least one part. A will may make a part larger, but no larger
-/// than the packet it came in.
-fn split(attachments: &[Attachment]) -> Vec<Vec<crate::cluster::wire::attach::Attachment>> {
-    let mut parts = vec![Vec::new()];
-    let mut bytes = 0;
-    for attachment in attachments {
-        let message = crate::cluster::wire::attach::Attachment::from(attachment);
-        let size = prost::Message::encoded_len(&message);
-        if bytes > 0 && bytes + size > PART_BYTES {
-            parts.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += size;
-        parts.last_mut().expect("there is at least one part").push(message);
-    }
-    parts
 }

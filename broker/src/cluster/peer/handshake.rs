@@ -10,6 +10,9 @@ use tidemill_core::member::{Member, MemberEpoch, MemberId};
 use tidemill_core::partition::Partitioning;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+/// Largest greeting; it comes before the peer is known.
+const HELLO_BYTES_MAX: usize = 64 * 1024;
+
 /// What every broker of a cluster must have alike.
 #[derive(Debug, Clone)]
 pub struct LinkTerms {
@@ -17,7 +20,7 @@ pub struct LinkTerms {
     pub cluster: String,
     /// Partitions and groups.
     pub partitioning: Partitioning,
-    /// Largest MQTT packet; a frame may have 64 KiB more.
+    /// Largest MQTT packet; a frame may have [`FRAME_HEADROOM_BYTES`] more.
     pub packet_bytes_max: usize,
 }
 
@@ -153,7 +156,7 @@ pub async fn write_hello<S: AsyncWrite + Unpin>(stream: &mut S, hello: Hello) ->
 pub async fn read_hello<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Hello, HandshakeError> {
     let mut input = BytesMut::new();
     loop {
-        if let Some((frame, _)) = take_frame(&mut input, FRAME_HEADROOM_BYTES)? {
+        if let Some((frame, _)) = take_frame(&mut input, HELLO_BYTES_MAX)? {
             let Some(Body::Hello(hello)) = frame.body else {
                 return Err(WireError::Missing { field: "hello" }.into());
             };

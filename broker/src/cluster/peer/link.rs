@@ -8,6 +8,7 @@ use crate::cluster::wire::link::{Break, Credit, Ping, Pong};
 use crate::cluster::wire::{Body, Frame, Lane, WireError, take_frame};
 use bytes::BytesMut;
 use parking_lot::Mutex;
+use prost::Message;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,6 +28,8 @@ const UNANSWERED_PINGS_MAX: u64 = 4;
 /// How long the farewell may take.
 const FAREWELL: Duration = Duration::from_millis(200);
 const READ_BYTES: usize = 64 * 1024;
+/// What the number of a frame adds to it, at most.
+const SEQUENCE_BYTES: usize = 11;
 
 /// Numbers the links of this process.
 static LINKS: AtomicU64 = AtomicU64::new(1);
@@ -88,6 +91,15 @@ pub struct Streams<S> {
     pub data: S,
 }
 
+/// The largest frames of a link, without their length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameBounds {
+    /// What this broker takes.
+    pub receives: usize,
+    /// What the peer takes, as it has announced.
+    pub sends: usize,
+}
+
 /// One link to one incarnation of a peer. Sending never waits.
 #[derive(Debug)]
 pub struct Link {
@@ -95,7 +107,7 @@ pub struct Link {
     peer: Member,
     peer_epoch: MemberEpoch,
     own_epoch: MemberEpoch,
-    frame_bytes_max: usize,
+    frame_bytes_max: FrameBounds,
     control: SendLane,
     data: SendLane,
     data_received: AtomicU64,
@@ -115,7 +127,7 @@ impl Link {
         peer: Member,
         peer_epoch: MemberEpoch,
         own_epoch: MemberEpoch,
-        frame_bytes_max: usize,
+        frame_bytes_max: FrameBounds,
     ) -> Self {
         Self {
             number: LINKS.fetch_add(1, Ordering::Relaxed),
@@ -147,25 +159,24 @@ impl Link {
         &self.peer
     }
 
-    /// Largest frame of this cluster, without its length.
-    #[must_use]
-    pub fn frame_bytes_max(&self) -> usize {
-        self.frame_bytes_max
-    }
-
     /// Sends on the lane that `body` belongs to. A full queue breaks the link; what was sent on a link that ends is
     /// lost.
     ///
     /// # Errors
     ///
-    /// [`PushError::Shed`] only for [`Crowding::Shed`]; [`PushError::Full`] after breaking the link.
+    /// [`PushError::Shed`] only for [`Crowding::Shed`]; [`PushError::Full`] after breaking the link;
+    /// [`PushError::TooLarge`] before anything was sent: only this body fails.
     pub fn send(&self, body: Body, crowding: Crowding) -> Result<(), PushError> {
         let lane = body.lane();
-        let sender_epoch = self.own_epoch.0;
-        let queue = self.lane(lane);
-        let pushed = queue.push(crowding, move |sequence| {
-            let data_sequence = if lane == Lane::Data { sequence } else { 0 };
-            Frame { sender_epoch, data_sequence, body: Some(body) }.to_wire()
+        let mut frame = Frame { sender_epoch: self.own_epoch.0, data_sequence: 0, body: Some(body) };
+        let (bytes, bytes_max) = (frame.encoded_len() + SEQUENCE_BYTES, self.frame_bytes_max.sends);
+        if bytes > bytes_max {
+            tracing::warn!(peer = %self.peer.id, bytes, bytes_max, "frame is larger than the peer takes");
+            return Err(PushError::TooLarge { bytes, bytes_max });
+        }
+        let pushed = self.lane(lane).push(crowding, move |sequence| {
+            frame.data_sequence = if lane == Lane::Data { sequence } else { 0 };
+            frame.to_wire()
         });
         if pushed == Err(PushError::Full) {
             self.break_off(LinkEnd::Overflow);
@@ -292,7 +303,7 @@ impl Link {
         progress: &mut Progress,
         handler: &dyn LinkHandler,
     ) -> Result<(), LinkEnd> {
-        while let Some((frame, bytes)) = take_frame(input, self.frame_bytes_max)? {
+        while let Some((frame, bytes)) = take_frame(input, self.frame_bytes_max.receives)? {
             progress.processed_bytes += bytes as u64;
             // Frames of an older epoch than the link's are dropped; the link itself belongs to one incarnation.
             if frame.sender_epoch >= self.peer_epoch.0 {
@@ -406,11 +417,12 @@ struct Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::wire::deliver::Forward;
     use tidemill_core::member::{Incarnation, MemberId};
 
     fn link() -> Link {
         let peer = Member { id: MemberId::new("b"), incarnation: Incarnation(1) };
-        Link::new(peer, MemberEpoch(1), MemberEpoch(1), 1_000)
+        Link::new(peer, MemberEpoch(1), MemberEpoch(1), FrameBounds { receives: 2_000, sends: 1_000 })
     }
 
     #[test]
@@ -419,5 +431,16 @@ mod tests {
             (0..1_000).map(|_| Arc::new(link()).number()).collect();
 
         assert_eq!(numbers.len(), 1_000);
+    }
+
+    #[test]
+    fn a_frame_that_the_peer_does_not_take_fails_alone_and_uses_no_number() {
+        let link = link();
+        let forward = |bytes| Body::Forward(Forward { sequence: 0, record: vec![0; bytes].into() });
+
+        assert!(matches!(link.send(forward(1_000), Crowding::Waits), Err(PushError::TooLarge { .. })));
+        assert_eq!(link.data_sent(), 0);
+        assert_eq!(*link.end.lock(), None);
+        assert_eq!(link.send(forward(900), Crowding::Waits), Ok(()));
     }
 }

@@ -1,7 +1,7 @@
 //! All links of this broker: dials, accepts, and keeps one link to every other member of the view.
 
 use super::handshake::{HandshakeError, LinkTerms, Which, check, greeting, read_hello, write_hello};
-use super::link::{Link, LinkEnd, Streams};
+use super::link::{FrameBounds, Link, LinkEnd, Streams};
 use super::table::LinkTable;
 use super::tls::{PeerTls, TlsError, names_member};
 use super::{LinkHandler, random_u64};
@@ -157,12 +157,17 @@ impl Mesh {
 
     async fn dial(&self, info: &MemberInfo) -> Result<(Arc<Link>, Streams<Stream>), DialError> {
         let link = random_u64();
-        let control = self.dial_lane(info, link, Lane::Control).await?;
-        let data = self.dial_lane(info, link, Lane::Data).await?;
-        Ok((self.link_to(info), Streams { control, data }))
+        let (control, answer) = self.dial_lane(info, link, Lane::Control).await?;
+        let (data, _) = self.dial_lane(info, link, Lane::Data).await?;
+        Ok((self.link_to(info, &answer), Streams { control, data }))
     }
 
-    async fn dial_lane(&self, info: &MemberInfo, link: u64, lane: Lane) -> Result<Stream, DialError> {
+    async fn dial_lane(
+        &self,
+        info: &MemberInfo,
+        link: u64,
+        lane: Lane,
+    ) -> Result<(Stream, Hello), DialError> {
         let configs = self.config.tls.configs().await?;
         let name = ServerName::try_from(info.member.id.as_str().to_owned())
             .map_err(|_| HandshakeError::Certificate(info.member.id.clone()))?;
@@ -180,7 +185,7 @@ impl Mesh {
         if known.member != info.member || answer.link != link || answer.lane()? != lane {
             return Err(HandshakeError::WrongPeer.into());
         }
-        Ok(stream)
+        Ok((stream, answer))
     }
 
     async fn accept(self: Arc<Self>, socket: TcpStream) {
@@ -193,17 +198,14 @@ impl Mesh {
             Ok(Err(error)) => return tracing::debug!(%error, "refused a peer connection"),
             Err(_) => return tracing::debug!(error = %HandshakeError::Timeout, "refused a peer connection"),
         };
-        if let Some((info, control, data)) = accepted {
+        if let Some(Accepted { link, control, data }) = accepted {
             let Ok(Ok(data)) = timeout(HANDSHAKE, data).await else { return };
-            self.run_link(self.link_to(&info), Streams { control, data }).await;
+            self.run_link(link, Streams { control, data }).await;
         }
     }
 
     /// Greets an accepted connection. A control lane is returned with the promise of its data lane.
-    async fn accept_lane(
-        &self,
-        socket: TcpStream,
-    ) -> Result<Option<(MemberInfo, Stream, oneshot::Receiver<Stream>)>, DialError> {
+    async fn accept_lane(&self, socket: TcpStream) -> Result<Option<Accepted>, DialError> {
         let configs = self.config.tls.configs().await?;
         socket.set_nodelay(true).map_err(HandshakeError::Io)?;
         let accepted = TlsAcceptor::from(configs.server).accept(socket).await.map_err(HandshakeError::Io)?;
@@ -217,7 +219,7 @@ impl Mesh {
         let which = Which { link: hello.link, lane };
         write_hello(&mut stream, greeting(&self.config.terms, &view, &info.member, which)).await?;
         if let Some(data) = data {
-            return Ok(Some((info, stream, data)));
+            return Ok(Some(Accepted { link: self.link_to(&info, &hello), control: stream, data }));
         }
         if let Some(control) = self.halves.lock().remove(&hello.link) {
             // Fails only when the control lane has ended meanwhile.
@@ -255,9 +257,13 @@ impl Mesh {
         self.config.coordination.set_reachable(reachable);
     }
 
-    fn link_to(&self, info: &MemberInfo) -> Arc<Link> {
+    fn link_to(&self, info: &MemberInfo, hello: &Hello) -> Arc<Link> {
         let own_epoch = self.view().own_epoch;
-        Arc::new(Link::new(info.member.clone(), info.epoch, own_epoch, self.config.terms.frame_bytes_max()))
+        let bounds = FrameBounds {
+            receives: self.config.terms.frame_bytes_max(),
+            sends: usize::try_from(hello.frame_bytes_max).unwrap_or(usize::MAX),
+        };
+        Arc::new(Link::new(info.member.clone(), info.epoch, own_epoch, bounds))
     }
 
     fn view(&self) -> Arc<ClusterView> {
@@ -267,6 +273,14 @@ impl Mesh {
     fn is_member(&self, member: &Member) -> bool {
         self.view().members.get(&member.id).is_some_and(|info| info.member == *member)
     }
+}
+
+/// An accepted control lane.
+struct Accepted {
+    link: Arc<Link>,
+    control: Stream,
+    /// Its data lane, once it is there.
+    data: oneshot::Receiver<Stream>,
 }
 
 #[derive(Debug, thiserror::Error)]

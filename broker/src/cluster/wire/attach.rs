@@ -96,6 +96,9 @@ pub struct AttachReply {
     /// Subscriptions of a resumed session.
     #[prost(message, repeated, tag = "6")]
     pub subscriptions: Vec<Subscription>,
+    /// Another part with further subscriptions follows.
+    #[prost(bool, tag = "15")]
+    pub more: bool,
 }
 
 /// Host to owner: a connection ended.
@@ -175,6 +178,9 @@ pub struct ReattachReply {
     /// One for each attachment, in order.
     #[prost(message, repeated, tag = "3")]
     pub attachments: Vec<Reattached>,
+    /// Another part with further attachments follows.
+    #[prost(bool, tag = "15")]
+    pub more: bool,
 }
 
 /// Owner to host: close a connection that a newer one replaced.

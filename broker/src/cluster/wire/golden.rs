@@ -229,6 +229,7 @@ fn client_frames() -> Vec<(Body, &'static str)> {
                 client_id: client_id.clone(),
                 connection,
                 subscriptions,
+                more: false,
             }),
             SUBSCRIBE,
         ),
