@@ -253,6 +253,21 @@ async fn of_two_hosts_that_claim_a_client_the_newer_connection_stays() {
 }
 
 #[tokio::test]
+async fn an_owner_whose_epoch_is_raised_while_it_serves_speaks_for_its_partitions_anew() {
+    let world = World::new().await;
+    world.subscriber("c", "a").await;
+    assert_eq!(world.routes.epochs(), [OwnerEpoch(1); 2]);
+    let formerly = ConnectionEpoch { owner: OwnerEpoch(7), counter: 1 };
+    let clean = AttachRequest { lifetime: SessionLifetime::Clean, ..request("d") };
+
+    let words = vec![attachment(clean, SessionNumber::new(OwnerEpoch(7), 1), formerly)];
+    within(world.owner.reattach(PartitionGroup(0), host(1), words)).await.unwrap();
+
+    assert_eq!(world.routes.epochs(), [OwnerEpoch(8); 2], "above what members may have heard");
+    assert_eq!(world.routes.filters(), ["a"]);
+}
+
+#[tokio::test]
 async fn gaps_in_the_sequence_of_an_origin_are_counted() {
     let world = World::new().await;
     let client = world.subscriber("c", "a").await;

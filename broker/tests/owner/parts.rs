@@ -80,6 +80,7 @@ impl HostSide for Hosts {
 #[derive(Default)]
 pub(crate) struct Routes {
     announced: Mutex<BTreeSet<(Partition, TopicFilter)>>,
+    epochs: Mutex<BTreeMap<Partition, OwnerEpoch>>,
     /// Gates stay closed.
     pub(crate) is_closed: AtomicBool,
 }
@@ -93,6 +94,11 @@ impl Routes {
             .filter(|(_, filter)| filter.matches(topic))
             .map(|(partition, _)| *partition)
             .collect()
+    }
+
+    /// The epoch under which each partition was spoken for last.
+    pub(crate) fn epochs(&self) -> Vec<OwnerEpoch> {
+        self.epochs.lock().values().copied().collect()
     }
 
     /// All filters.
@@ -126,7 +132,8 @@ impl RouteExchange for Routes {
         futures::future::ready(if is_closed { Err(closed) } else { Ok(()) }).boxed()
     }
 
-    fn set_partition_routes(&self, partition: Partition, _epoch: OwnerEpoch, filters: Vec<TopicFilter>) {
+    fn set_partition_routes(&self, partition: Partition, epoch: OwnerEpoch, filters: Vec<TopicFilter>) {
+        self.epochs.lock().insert(partition, epoch);
         let mut announced = self.announced.lock();
         announced.retain(|(of, _)| *of != partition);
         announced.extend(filters.into_iter().map(|filter| (partition, filter)));
