@@ -15,7 +15,7 @@ use super::peer::link::Link;
 use super::peer::table::LinkTable;
 use super::wire::Body;
 use super::wire::attach::Refusal;
-use super::{ClusterView, GroupOwner};
+use super::{ClusterView, DurableGate, GroupOwner};
 use crate::owner::{HostSide, OwnerSide};
 use futures::future::BoxFuture;
 use owners::Target;
@@ -37,6 +37,9 @@ use tokio::time::timeout;
 pub const OWNER_WAIT: Duration = Duration::from_secs(10);
 /// Longest wait for a connection to be closed by its host.
 pub const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
+/// Longest wait for the answer of an owner to subscribe and unsubscribe, beyond the gate: longer than the owner itself
+/// waits.
+const SUBSCRIBE_REPLY_BEYOND_GATE: Duration = Duration::from_secs(15);
 /// Requests of peers being answered at a time; more are refused as unavailable.
 const INCOMING_MAX: usize = 65_536;
 
@@ -68,18 +71,17 @@ struct Shared {
     unfinished: Unfinished,
     /// Questions of peers being answered.
     permits: Arc<Semaphore>,
-    /// Longest wait for a SUBACK or UNSUBACK: the durable gate and its commit.
-    subscribe_reply: Duration,
+    durable_gate: DurableGate,
 }
 
 impl Directory {
-    /// Knows nobody yet: until [`Self::start`] everything is unavailable. `durable_gate` is the longest wait of a gate.
+    /// Knows nobody yet: until [`Self::start`] everything is unavailable.
     #[must_use]
     pub fn new(
         partitioning: Partitioning,
         view: watch::Receiver<Arc<ClusterView>>,
         links: Arc<LinkTable>,
-        durable_gate: Duration,
+        durable_gate: DurableGate,
     ) -> Self {
         let shared = Shared {
             partitioning,
@@ -89,7 +91,7 @@ impl Directory {
             requests: Requests::default(),
             unfinished: Unfinished::default(),
             permits: Arc::new(Semaphore::new(INCOMING_MAX)),
-            subscribe_reply: durable_gate + OWNER_WAIT,
+            durable_gate,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -107,6 +109,11 @@ impl Directory {
 }
 
 impl Shared {
+    /// Longest wait for a SUBACK or UNSUBACK.
+    fn subscribe_reply(&self) -> Duration {
+        (self.durable_gate)(&self.view()) + SUBSCRIBE_REPLY_BEYOND_GATE
+    }
+
     fn view(&self) -> Arc<ClusterView> {
         self.view.borrow().clone()
     }

@@ -13,7 +13,7 @@ use super::peer::table::LinkTable;
 use super::peer::tls::PeerTls;
 use super::wire::link::membership_body;
 use super::wire::{Body, WireError};
-use super::{Coordination, boot_time_nanos};
+use super::{Coordination, DurableGate, boot_time_nanos};
 use crate::owner::{HostSide, OwnerSide};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -72,12 +72,15 @@ pub struct ClusterNode {
 
 impl ClusterNode {
     /// Builds the parts that the router, the registry and the owner need before they can be built themselves.
-    /// `durable_gate` is the lease's duration + 5 s.
     #[must_use]
-    pub fn new(terms: LinkTerms, coordination: Arc<dyn Coordination>, durable_gate: Duration) -> Arc<Self> {
+    pub fn new(
+        terms: LinkTerms,
+        coordination: Arc<dyn Coordination>,
+        durable_gate: DurableGate,
+    ) -> Arc<Self> {
         let links = Arc::new(LinkTable::default());
         let view = coordination.view();
-        let exchange = Exchange::new(terms.partitioning, view.clone(), durable_gate);
+        let exchange = Exchange::new(terms.partitioning, view.clone(), Arc::clone(&durable_gate));
         let directory = Directory::new(terms.partitioning, view, Arc::clone(&links), durable_gate);
         Arc::new(Self {
             terms,

@@ -14,8 +14,8 @@ use tidemill_broker::cluster::node::{ClusterNode, LocalParts, PeerAccess};
 use tidemill_broker::cluster::peer::handshake::LinkTerms;
 use tidemill_broker::cluster::wire::routes::LiveKey;
 use tidemill_broker::cluster::{
-    ClusterView, Coordination, ForwardDone, GroupCommand, GroupOwner, LiveClass, MemberInfo, Route,
-    RouteChange, Validity,
+    ClusterView, Coordination, DurableGate, ForwardDone, GroupCommand, GroupOwner, LiveClass, MemberInfo,
+    Route, RouteChange, Validity,
 };
 use tidemill_broker::owner::{HostSide, OwnerSide};
 use tidemill_core::attach::{
@@ -250,6 +250,10 @@ pub(crate) fn terms() -> LinkTerms {
 
 impl TestNode {
     pub(crate) async fn start(authority: &Authority, member: Member, durable_gate: Duration) -> Self {
+        Self::start_with(authority, member, Arc::new(move |_| durable_gate)).await
+    }
+
+    pub(crate) async fn start_with(authority: &Authority, member: Member, durable_gate: DurableGate) -> Self {
         let identity = Identity::new(authority, member.id.as_str());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();

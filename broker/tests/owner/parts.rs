@@ -6,6 +6,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use tidemill_broker::cluster::wire::{Body, Frame};
 use tidemill_broker::cluster::{GateClosed, Route, RouteChange, RouteExchange};
 use tidemill_broker::owner::HostSide;
@@ -130,6 +131,10 @@ impl RouteExchange for Routes {
         let is_closed = self.is_closed.load(Ordering::SeqCst);
         let closed = GateClosed { missing: vec![MemberId::new("stuck")] };
         futures::future::ready(if is_closed { Err(closed) } else { Ok(()) }).boxed()
+    }
+
+    fn durable_gate(&self) -> Duration {
+        Duration::from_secs(14)
     }
 
     fn set_partition_routes(&self, partition: Partition, epoch: OwnerEpoch, filters: Vec<TopicFilter>) {

@@ -171,7 +171,7 @@ impl Shared {
                             more: false,
                         })
                     };
-                    self.ask(&link, self.subscribe_reply, body, |body| match_reply(body).reasons()).await
+                    self.ask(&link, self.subscribe_reply(), body, |body| match_reply(body).reasons()).await
                 }
             }
         })
@@ -198,7 +198,7 @@ impl Shared {
                             filters: filters.collect(),
                         })
                     };
-                    self.ask(&link, self.subscribe_reply, body, |body| match_reply(body).reasons()).await
+                    self.ask(&link, self.subscribe_reply(), body, |body| match_reply(body).reasons()).await
                 }
             }
         })
