@@ -5,6 +5,7 @@ use super::link::{FrameBounds, Link, LinkEnd, Streams};
 use super::table::LinkTable;
 use super::tls::{PeerTls, TlsError, names_member};
 use super::{LinkHandler, random_u64};
+use crate::admission::{Admission, AdmissionLimits, Admitted};
 use crate::cluster::wire::Lane;
 use crate::cluster::wire::link::Hello;
 use crate::cluster::{ClusterView, Coordination, MemberInfo};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::member::{Member, MemberId};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -23,12 +24,15 @@ use tokio_util::sync::CancellationToken;
 
 /// Connecting, TLS and greeting of both lanes take at most this.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// An accepted connection has proved that it is a peer's after at most this.
+const CERTIFICATE: Duration = Duration::from_secs(2);
 /// Pause before the first dial again; doubles up to [`BACKOFF_MAX`], with jitter.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// Longest pause between dials.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// Accepted connections in handshake at a time; more wait in the listener's backlog.
-const HANDSHAKES_MAX: usize = 64;
+/// Accepted connections in handshake at a time; more are closed at once, and their peers dial again. Anybody can open
+/// them: those of one address leave room for those of others.
+const HANDSHAKES: AdmissionLimits = AdmissionLimits { total: 64, per_source: 8 };
 
 type Stream = TlsStream<TcpStream>;
 
@@ -50,7 +54,7 @@ pub struct Mesh {
     handler: Arc<dyn LinkHandler>,
     /// Accepted control lanes that wait for their data lane.
     halves: Mutex<HashMap<u64, oneshot::Sender<Stream>>>,
-    handshakes: Semaphore,
+    handshakes: Arc<Admission>,
     reporting: Mutex<()>,
 }
 
@@ -62,7 +66,7 @@ impl Mesh {
             config,
             handler,
             halves: Mutex::default(),
-            handshakes: Semaphore::new(HANDSHAKES_MAX),
+            handshakes: Admission::new(HANDSHAKES),
             reporting: Mutex::new(()),
         })
     }
@@ -77,7 +81,10 @@ impl Mesh {
             tokio::select! {
                 () = stop.cancelled() => break,
                 accepted = listener.accept() => match accepted {
-                    Ok((socket, _)) => { tasks.spawn(Arc::clone(&self).accept(socket)); }
+                    Ok((socket, from)) => match self.handshakes.admit(from.ip()) {
+                        Some(admitted) => { tasks.spawn(Arc::clone(&self).accept(socket, admitted)); }
+                        None => tracing::debug!(%from, "too many connections that are no links yet"),
+                    },
                     // Out of descriptors or the like: the sockets that exist must go on.
                     Err(error) => { tracing::warn!(%error, "cannot accept peers"); sleep(BACKOFF_MIN).await; }
                 },
@@ -188,12 +195,10 @@ impl Mesh {
         Ok((stream, answer))
     }
 
-    async fn accept(self: Arc<Self>, socket: TcpStream) {
-        let accepted = async {
-            let _permit = self.handshakes.acquire().await.map_err(|_| HandshakeError::Timeout)?;
-            self.accept_lane(socket).await
-        };
-        let accepted = match timeout(HANDSHAKE, accepted).await {
+    async fn accept(self: Arc<Self>, socket: TcpStream, admitted: Admitted) {
+        let accepted = timeout(HANDSHAKE, self.accept_lane(socket)).await;
+        drop(admitted);
+        let accepted = match accepted {
             Ok(Ok(accepted)) => accepted,
             Ok(Err(error)) => return tracing::debug!(%error, "refused a peer connection"),
             Err(_) => return tracing::debug!(error = %HandshakeError::Timeout, "refused a peer connection"),
@@ -208,7 +213,9 @@ impl Mesh {
     async fn accept_lane(&self, socket: TcpStream) -> Result<Option<Accepted>, DialError> {
         let configs = self.config.tls.configs().await?;
         socket.set_nodelay(true).map_err(HandshakeError::Io)?;
-        let accepted = TlsAcceptor::from(configs.server).accept(socket).await.map_err(HandshakeError::Io)?;
+        let accepting = TlsAcceptor::from(configs.server).accept(socket);
+        let accepted = timeout(CERTIFICATE, accepting).await.map_err(|_| HandshakeError::Timeout)?;
+        let accepted = accepted.map_err(HandshakeError::Io)?;
         let mut stream = TlsStream::Server(accepted);
         let hello = read_hello(&mut stream).await?;
         let view = self.view();
