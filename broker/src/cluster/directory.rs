@@ -19,13 +19,15 @@ use super::{ClusterView, DurableGate, GroupOwner};
 use crate::owner::{HostSide, OwnerSide};
 use futures::future::BoxFuture;
 use owners::Target;
+use parking_lot::Mutex;
 use parts::Unfinished;
 use reattach::AttachmentSource;
 use requests::Requests;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, Detach, HostAttachments, OwnerError,
     SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
@@ -69,6 +71,8 @@ struct Shared {
     local: OnceLock<LocalSides>,
     requests: Requests,
     unfinished: Unfinished,
+    /// The highest connection of each group that this broker has been granted.
+    granted: Mutex<BTreeMap<PartitionGroup, ConnectionEpoch>>,
     /// Questions of peers being answered.
     permits: Arc<Semaphore>,
     durable_gate: DurableGate,
@@ -90,6 +94,7 @@ impl Directory {
             local: OnceLock::new(),
             requests: Requests::default(),
             unfinished: Unfinished::default(),
+            granted: Mutex::default(),
             permits: Arc::new(Semaphore::new(INCOMING_MAX)),
             durable_gate,
         };
@@ -127,6 +132,13 @@ impl Shared {
         partitioning.group_of(partitioning.partition_of(QueueKind::Session, client_id))
     }
 
+    /// This broker has a connection of that name.
+    fn note_granted(&self, group: PartitionGroup, connection: ConnectionEpoch) {
+        let mut granted = self.granted.lock();
+        let highest = granted.entry(group).or_insert(connection);
+        *highest = connection.max(*highest);
+    }
+
     /// Whether the view says that this broker owns `group`.
     fn owns(&self, group: PartitionGroup) -> bool {
         self.owner_of(group).is_some_and(|owner| owner.member == self.view().own)
@@ -137,7 +149,11 @@ impl OwnerSide for Directory {
     fn attach(&self, request: AttachRequest) -> BoxFuture<'static, Result<AttachGrant, OwnerError>> {
         let shared = Arc::clone(&self.shared);
         let group = shared.group_of_client(&request.client_id);
-        Box::pin(async move { shared.attach(group, request).await })
+        Box::pin(async move {
+            let grant = shared.attach(group, request).await?;
+            shared.note_granted(group, grant.connection);
+            Ok(grant)
+        })
     }
 
     fn detach(&self, detach: Detach) {
@@ -145,6 +161,7 @@ impl OwnerSide for Directory {
         let Some(target) = self.shared.target(group) else { return };
         match target {
             Target::Local(owner) => owner.detach(detach),
+            // Lost with the link; the re-attach over the next one does not name the connection any more.
             Target::Remote { link, .. } => {
                 let _ = link.send(Body::Detach((&detach).into()), Crowding::Waits);
             }
@@ -187,7 +204,7 @@ impl OwnerSide for Directory {
         &self,
         group: PartitionGroup,
         host: Member,
-        attachments: Vec<Attachment>,
+        attachments: HostAttachments,
     ) -> BoxFuture<'static, Result<Vec<Result<ConnectionEpoch, OwnerError>>, OwnerError>> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Detach, OwnerError, SubscribeRequest,
-    SubscriptionReasons, UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Detach, HostAttachments, OwnerError,
+    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::{Member, OwnerEpoch};
 use tidemill_core::partition::{PartitionGroup, QueueKind};
@@ -170,7 +170,7 @@ impl OwnerSide for OwnerService {
         &self,
         group: PartitionGroup,
         host: Member,
-        attachments: Vec<Attachment>,
+        attachments: HostAttachments,
     ) -> BoxFuture<'static, Result<Vec<Result<ConnectionEpoch, OwnerError>>, OwnerError>> {
         Self::ask(self.handle(group), ATTACH_WAIT, |answer| Request::Reattach { host, attachments, answer })
     }

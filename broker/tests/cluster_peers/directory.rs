@@ -218,3 +218,40 @@ async fn attachments_are_told_again_over_a_new_link_to_the_same_owner() {
 
     nodes[1].until("host a again", |seen| seen.reattached.len() == 4).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_link_tells_the_owner_which_connections_this_host_could_still_have() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 2);
+    nodes[1].until("all hosts", |seen| seen.reattached.len() == 3).await;
+    assert!(nodes[1].seen().words.iter().all(|word| word.granted.is_none()), "nobody was let in yet");
+    let grant = nodes[0].node.directory().attach(request(&nodes[0])).await.unwrap();
+    let many: Vec<_> = (0..2_000).map(|number| format!("attaching client number {number}").into()).collect();
+    nodes[0].around.attaching.lock().clone_from(&many);
+
+    nodes[1].proxy.set(Wire::Cut);
+    nodes[0].linked_to(&["c"]).await;
+    nodes[1].proxy.set(Wire::Open);
+
+    let seen =
+        nodes[1].until("host a again", |seen| seen.words.iter().any(|word| !word.attaching.is_empty())).await;
+    let word = seen.words.last().unwrap();
+    assert_eq!(word.granted, Some(grant.connection));
+    assert!(word.attaching == many, "all parts of it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_comes_after_its_client_has_given_up_is_given_back() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    nodes[1].around.answers_attaches.send_replace(false);
+    let attaching = tokio::spawn(nodes[0].node.directory().attach(request(&nodes[0])));
+    nodes[1].until("the question", |seen| !seen.attached.is_empty()).await;
+    attaching.abort();
+    assert!(attaching.await.unwrap_err().is_cancelled());
+
+    nodes[1].around.answers_attaches.send_replace(true);
+
+    let seen = nodes[1].until("detach", |seen| !seen.detached.is_empty()).await;
+    assert_eq!(seen.detached[0].client_id, "client");
+}

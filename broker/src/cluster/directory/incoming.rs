@@ -9,9 +9,11 @@ use crate::cluster::wire::attach::{
 use crate::cluster::wire::deliver::{Acked, Deliver};
 use crate::cluster::wire::subscribe::{ReasonsReply, Subscribe, Unsubscribe};
 use crate::cluster::wire::{Body, WireError, narrow, required};
+use crate::owner::OwnerSide;
 use std::sync::Arc;
 use tidemill_core::attach::{
-    AttachRequest, Attachment, ConnectionEpoch, OwnerError, SubscribeRequest, UnsubscribeRequest,
+    AttachRequest, Attachment, ConnectionEpoch, HostAttachments, OwnerError, SubscribeRequest,
+    UnsubscribeRequest,
 };
 use tidemill_core::partition::PartitionGroup;
 
@@ -51,9 +53,14 @@ impl Directory {
             from_its_host(link, &attachment.request)?;
             attachments.push(attachment);
         }
-        let collected = &self.shared.unfinished.reattaches;
-        let Some(attachments) = collected.add((link.number(), number), attachments, !part.last)? else {
-            return Ok(());
+        let (unfinished, key) = (&self.shared.unfinished, (link.number(), number));
+        let attached = unfinished.reattaches.add(key, attachments, !part.last)?;
+        let attaching = unfinished.attaching.add(key, part.attaching, !part.last)?;
+        let (Some(attached), Some(attaching)) = (attached, attaching) else { return Ok(()) };
+        let attachments = HostAttachments {
+            attached,
+            attaching: attaching.into_iter().map(Into::into).collect(),
+            granted: part.granted.map(Into::into),
         };
         let host = link.peer().clone();
         self.shared.answer(link, group, move |local| {
@@ -117,7 +124,8 @@ impl Directory {
         Ok(())
     }
 
-    /// A connection of a peer ended. Passed over when this broker is not the owner: the owner learns it by re-attach.
+    /// A connection of a peer ended. Passed over when this broker is not the owner: the owner learns it by the next
+    /// re-attach, which does not name the connection any more.
     pub(crate) fn handle_detach(&self, detach: Detach) -> Result<(), WireError> {
         let detach = tidemill_core::attach::Detach::try_from(detach)?;
         let group = self.shared.group_of_client(&detach.client_id);
@@ -174,7 +182,13 @@ impl Directory {
         let all = collected.add((link.number(), reply.request), reply.subscriptions, reply.more)?;
         let Some(subscriptions) = all else { return Ok(()) };
         reply.subscriptions = subscriptions;
-        self.handle_reply(link, reply.request, Body::AttachReply(reply));
+        let grant = reply.connection;
+        let unwanted = self.shared.requests.answer(link, reply.request, Body::AttachReply(reply));
+        if let (Some(client_id), Some(connection)) = (unwanted, grant) {
+            // Whoever asked has given up: there is no such connection.
+            let connection = connection.into();
+            self.detach(tidemill_core::attach::Detach { client_id, connection, session_expiry_secs: None });
+        }
         Ok(())
     }
 

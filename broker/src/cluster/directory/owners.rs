@@ -12,7 +12,7 @@ use crate::owner::OwnerSide;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::attach::{
-    AttachGrant, AttachRequest, Attachment, ConnectionEpoch, OwnerError, SubscribeRequest,
+    AttachGrant, AttachRequest, ConnectionEpoch, HostAttachments, OwnerError, SubscribeRequest,
     SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
@@ -102,13 +102,18 @@ impl Shared {
         read: impl FnOnce(Body) -> Result<Result<T, Refusal>, WireError>,
     ) -> Result<T, Refusal> {
         let (number, reply) = self.requests.enter(link);
-        for part in request(number).into_parts() {
+        self.send_request(link, number, request(number))?;
+        self.await_reply(link, number, timeout(patience, reply).await.ok(), read)
+    }
+
+    fn send_request(&self, link: &Arc<Link>, number: u64, request: Body) -> Result<(), Refusal> {
+        for part in request.into_parts() {
             if let Err(error) = link.send(part, Crowding::Waits) {
                 self.requests.forget(number);
                 return Err(unsent(error));
             }
         }
-        self.await_reply(link, number, timeout(patience, reply).await.ok(), read)
+        Ok(())
     }
 
     fn await_reply<T>(
@@ -125,7 +130,7 @@ impl Shared {
             }),
             Some(Err(_)) => Err(Refusal::NotOwner),
             None => {
-                self.requests.forget(number);
+                self.requests.give_up(number);
                 Err(Refusal::Owner(OwnerError::Unavailable))
             }
         }
@@ -143,8 +148,11 @@ impl Shared {
                 Target::Remote { link, owner } => {
                     let owner_epoch = owner.epoch.0;
                     let client = Some(request.into());
-                    let body = |request| Body::Attach(Box::new(Attach { request, owner_epoch, client }));
-                    self.ask(&link, ATTACH_REPLY, body, |body| match_reply(body).attach()).await
+                    let (number, reply) = self.requests.enter_for(&link, Some(request.client_id.clone()));
+                    let attach = Attach { request: number, owner_epoch, client };
+                    self.send_request(&link, number, Body::Attach(Box::new(attach)))?;
+                    let reply = timeout(ATTACH_REPLY, reply).await.ok();
+                    self.await_reply(&link, number, reply, |body| match_reply(body).attach())
                 }
             }
         })
@@ -210,12 +218,12 @@ impl Shared {
         &self,
         group: PartitionGroup,
         host: Member,
-        attachments: &[Attachment],
+        attachments: &HostAttachments,
     ) -> Result<ReattachOutcomes, Refusal> {
         match self.target(group) {
             None => Err(Refusal::NotOwner),
             Some(Target::Local(owner)) => {
-                let answer = timeout(ATTACH_REPLY, owner.reattach(group, host, attachments.to_vec())).await;
+                let answer = timeout(ATTACH_REPLY, owner.reattach(group, host, attachments.clone())).await;
                 answer.unwrap_or(Err(OwnerError::Unavailable)).map_err(Refusal::Owner)
             }
             Some(Target::Remote { link, owner }) => self.reattach_at(&link, &owner, group, attachments).await,
@@ -228,18 +236,16 @@ impl Shared {
         link: &Arc<Link>,
         owner: &GroupOwner,
         group: PartitionGroup,
-        attachments: &[Attachment],
+        attachments: &HostAttachments,
     ) -> Result<ReattachOutcomes, Refusal> {
         let (number, reply) = self.requests.enter(link);
-        let mut parts = split(attachments.iter().map(Into::into).collect()).into_iter().peekable();
-        while let Some(attachments) = parts.next() {
-            let part = Reattach {
-                request: number,
-                owner_epoch: owner.epoch.0,
-                group: group.0.into(),
-                attachments,
-                last: parts.peek().is_none(),
-            };
+        let head = Reattach {
+            request: number,
+            owner_epoch: owner.epoch.0,
+            group: group.0.into(),
+            ..Reattach::default()
+        };
+        for part in reattach_parts(&head, attachments) {
             // Bounded by the connections of this broker.
             if let Err(error) = link.send(Body::Reattach(part), Crowding::Unbounded) {
                 self.requests.forget(number);
@@ -248,7 +254,7 @@ impl Shared {
         }
         let reply = timeout(ATTACH_REPLY, reply).await.ok();
         let outcomes = self.await_reply(link, number, reply, |body| match_reply(body).reattach())?;
-        if outcomes.len() == attachments.len() {
+        if outcomes.len() == attachments.attached.len() {
             return Ok(outcomes);
         }
         let error = WireError::Value { field: "attachments", value: outcomes.len() as u64 };
@@ -285,6 +291,20 @@ impl Shared {
             }
         }
     }
+}
+
+/// The frames that tell the attachments of a host; `head` is alike in all of them.
+fn reattach_parts(head: &Reattach, word: &HostAttachments) -> Vec<Reattach> {
+    let attached = split(word.attached.iter().map(Into::into).collect());
+    let attaching = split(word.attaching.iter().map(ToString::to_string).collect());
+    let of_attached = attached.into_iter().map(|attachments| Reattach { attachments, ..head.clone() });
+    let of_attaching = attaching.into_iter().map(|attaching| Reattach { attaching, ..head.clone() });
+    let mut parts: Vec<_> = of_attached.chain(of_attaching).collect();
+    if let Some(last) = parts.last_mut() {
+        last.last = true;
+        last.granted = word.granted.map(Into::into);
+    }
+    parts
 }
 
 /// A question that could not be sent: again over the next link, or never.

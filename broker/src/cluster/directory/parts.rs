@@ -59,6 +59,7 @@ impl<T> Collected<T> {
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     pub(super) reattaches: Collected<Attachment>,
+    pub(super) attaching: Collected<String>,
     pub(super) reattach_replies: Collected<Reattached>,
     pub(super) attach_replies: Collected<Subscription>,
     pub(super) subscribes: Collected<Subscription>,
@@ -68,6 +69,7 @@ impl Unfinished {
     /// Nothing more comes over a link that has ended.
     pub(super) fn forget(&self, link: u64) {
         self.reattaches.forget(link);
+        self.attaching.forget(link);
         self.reattach_replies.forget(link);
         self.attach_replies.forget(link);
         self.subscribes.forget(link);

@@ -153,6 +153,13 @@ pub struct Reattach {
     /// Whether it is the last part.
     #[prost(bool, tag = "5")]
     pub last: bool,
+    /// Client ids that are attaching.
+    #[prost(string, repeated, tag = "14")]
+    pub attaching: Vec<String>,
+    /// In the last part: the highest connection that the host had been granted before it made its list. Absent:
+    /// connections that are not named go on.
+    #[prost(message, optional, tag = "15")]
+    pub granted: Option<Connection>,
 }
 
 /// What became of one attachment.

@@ -220,7 +220,18 @@ fn client_frames() -> Vec<(Body, &'static str)> {
         (Body::Attach(Box::new(attach)), ATTACH),
         (Body::AttachReply(AttachReply::new(1, &Ok(grant()))), ATTACH_REPLY),
         (Body::Detach((&detach).into()), DETACH),
-        (Body::Reattach(Reattach { request, owner_epoch, group: 6, attachments, last: true }), REATTACH),
+        (
+            Body::Reattach(Reattach {
+                request,
+                owner_epoch,
+                group: 6,
+                attachments,
+                last: true,
+                attaching: vec!["d".into()],
+                granted: connection,
+            }),
+            REATTACH,
+        ),
         (Body::ReattachReply(ReattachReply::new(1, &outcomes)), REATTACH_REPLY),
         (
             Body::Subscribe(Subscribe {
