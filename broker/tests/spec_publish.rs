@@ -211,3 +211,29 @@ async fn rumqttc_publishes_and_receives() {
 
     assert_eq!(received, [0, 1, 2, 3, 4]);
 }
+
+#[tokio::test]
+async fn a_message_that_no_log_takes_closes_its_publisher_at_once_and_reaches_nobody() {
+    let broker = Broker::start().await;
+    let topic = "t".repeat(65_000);
+    let mut subscriber = Client::connect(broker.address(), Version::V3_1_1, "subscriber").await;
+    subscriber.subscribe(&[("#", QoS::AtLeastOnce)]).await;
+    for id in [None, Some(2)] {
+        let (mut publisher, _) =
+            Client::connect_with(broker.address(), client::connect(Version::V5, "publisher")).await;
+        let alias = |topic: &str, payload: &[u8], id| {
+            let mut publish = client::publish(topic, payload, id);
+            publish.topic_alias = std::num::NonZeroU16::new(1);
+            tidemill_core::packet::Packet::Publish(publish)
+        };
+        publisher.send(alias(&topic, b"names it", None)).await;
+        assert_eq!(subscriber.receive().await.message().2, b"names it");
+
+        publisher.send(alias("", &vec![b'x'; (1 << 20) - 100], id)).await;
+
+        let farewell = publisher.receive().await;
+        assert_eq!((farewell.first_byte, farewell.body[0]), (0xE0, 0x97));
+        assert!(publisher.receive_or_end().await.is_none());
+    }
+    assert_eq!(subscriber.ping().await, []);
+}

@@ -7,7 +7,7 @@ use crate::mailbox::{CloseReason, Turn};
 use crate::router::LiveSubscription;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::{Context, Poll};
 use tidemill_core::attach::{
     OwnerError, StoredSubscription, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
@@ -59,6 +59,27 @@ impl<T> Planned<T> {
         let mut answers = answers.into_iter();
         let mut next = || answers.next().unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
         self.entries.iter().map(|entry| entry.as_ref().map_or_else(|reason| *reason, |_| next())).collect()
+    }
+}
+
+impl Planned<StoredSubscription> {
+    /// What goes on, each filter once: of several entries with one filter the last one counts (MQTT 5.0 section
+    /// 3.8.4).
+    fn newest(&self) -> Vec<StoredSubscription> {
+        let mut seen = BTreeSet::new();
+        let accepted = self.entries.iter().rev().filter_map(|entry| entry.as_ref().ok());
+        let mut newest: Vec<_> = accepted.filter(|entry| seen.insert(&entry.filter)).cloned().collect();
+        newest.reverse();
+        newest
+    }
+
+    /// The reason of each entry in order: its refusal, the failure of its filter, or the QoS that it asks for.
+    fn granted_reasons(&self, failure: impl Fn(&TopicFilter) -> Option<ReasonCode>) -> Vec<ReasonCode> {
+        let reason = |entry: &Result<StoredSubscription, ReasonCode>| match entry {
+            Ok(entry) => failure(&entry.filter).unwrap_or(granted(entry.options.qos)),
+            Err(refusal) => *refusal,
+        };
+        self.entries.iter().map(reason).collect()
     }
 }
 
@@ -157,8 +178,7 @@ impl Connection {
 
     fn begin_subscribe(&mut self, subscribe: &Subscribe, turn: &mut Turn) -> Option<Stage> {
         let planned = self.plan(subscribe);
-        let accepted: Vec<_> =
-            planned.entries.iter().filter_map(|entry| entry.as_ref().ok().cloned()).collect();
+        let accepted = planned.newest();
         if accepted.is_empty() {
             let reasons = planned.reasons([]);
             self.mailbox.send(&Packet::SubAck(SubAck { packet_id: planned.packet_id, reasons }), turn);
@@ -178,7 +198,7 @@ impl Connection {
             };
             return Some(Stage::Subscribing(asked.boxed(), planned, lowered));
         }
-        let reasons = planned.reasons(accepted.iter().map(|accepted| granted(accepted.options.qos)));
+        let reasons = planned.granted_reasons(|_| None);
         Some(self.serve_live(accepted, SubAck { packet_id: planned.packet_id, reasons }))
     }
 
@@ -221,11 +241,18 @@ impl Connection {
         planned: &Planned<StoredSubscription>,
         lowered: &Lowered,
     ) -> Option<Stage> {
-        let answers = self.answers(answer, planned.entries.len());
-        let reasons = planned.reasons(answers);
-        let accepted = planned.entries.iter().zip(&reasons);
-        let accepted = accepted.filter(|(_, reason)| !reason.is_failure());
-        let accepted: Vec<_> = accepted.filter_map(|(entry, _)| entry.as_ref().ok().cloned()).collect();
+        let asked = planned.newest();
+        let mut answers = self.answers(answer, asked.len()).into_iter();
+        let failures: BTreeMap<TopicFilter, Option<ReasonCode>> = asked
+            .iter()
+            .map(|entry| {
+                let reason = answers.next().unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
+                (entry.filter.clone(), reason.is_failure().then_some(reason))
+            })
+            .collect();
+        let failure = |filter: &TopicFilter| failures.get(filter).copied().flatten();
+        let reasons = planned.granted_reasons(failure);
+        let accepted: Vec<_> = asked.into_iter().filter(|entry| failure(&entry.filter).is_none()).collect();
         self.raise_again(lowered, &accepted);
         Some(self.serve_live(accepted, SubAck { packet_id: planned.packet_id, reasons }))
     }

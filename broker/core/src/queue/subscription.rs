@@ -195,6 +195,12 @@ impl Subscriptions {
         self.by_filter.get(filter)
     }
 
+    /// How many there are, ended ones too.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.by_filter.len()
+    }
+
     /// All of them in filter order, ended ones too.
     pub fn iter(&self) -> impl Iterator<Item = (&TopicFilter, &Subscription)> {
         self.by_filter.iter()

@@ -20,8 +20,6 @@ use tracing::warn;
 
 /// Bound on asking the log for its end.
 const BOUNDS_WAIT: Duration = Duration::from_secs(5);
-/// Bound on a gate, above every lease duration + 5 s, after which it closes by itself.
-const GATE_WAIT: Duration = Duration::from_secs(60);
 
 impl Group {
     /// A host asks for subscriptions.
@@ -67,14 +65,12 @@ impl Group {
             return self.handle_gate(number, true);
         };
         self.jobs.push(async move {
-            let is_passed = match timeout(GATE_WAIT, passed).await {
-                Ok(Ok(())) => true,
-                Ok(Err(closed)) => {
-                    warn!(partition = partition.0, %closed, "durable route was not confirmed");
-                    false
-                }
-                Err(_) => false,
-            };
+            // The exchange bounds it.
+            let passed = passed.await;
+            if let Err(closed) = &passed {
+                warn!(partition = partition.0, %closed, "durable route was not confirmed");
+            }
+            let is_passed = passed.is_ok();
             Job::Gate { operation: number, is_passed }
         });
     }
@@ -99,7 +95,7 @@ impl Group {
         };
         let all = run.queues.subscriptions(slot);
         let before = all.and_then(|all| all.get(&filter)).copied();
-        if before.is_none() && all.is_some_and(|all| all.iter().count() >= subscriptions_max) {
+        if before.is_none() && all.is_some_and(|all| all.count() >= subscriptions_max) {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
         let key = StateKey::Subscription { queue, filter: filter.clone() };
