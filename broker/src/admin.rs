@@ -1,5 +1,6 @@
 //! The admin port: `/healthz`, `/readyz`, `/metrics`, and `/v1` on loopback.
 
+mod connections;
 mod health;
 
 use crate::cluster::{ClusterView, MemberInfo, Validity};
@@ -10,6 +11,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use connections::AdminListener;
 use health::Health;
 use std::io;
 use std::net::SocketAddr;
@@ -104,7 +106,7 @@ impl Admin {
 
     /// Answers until it is dropped.
     pub async fn serve(self) {
-        if let Err(error) = axum::serve(self.socket, self.routes).await {
+        if let Err(error) = axum::serve(AdminListener::new(self.socket), self.routes).await {
             tracing::error!(%error, "admin port failed");
         }
     }

@@ -15,6 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tidemill_core::member::{Member, MemberEpoch, MemberId, OwnerEpoch};
 use tidemill_core::partition::{Partition, PartitionGroup};
 use tidemill_core::record::Record;
@@ -201,6 +202,10 @@ pub struct GateClosed {
     pub missing: Vec<MemberId>,
 }
 
+/// How long a durable gate that begins now stays open at most: the duration of a lease, which may depend on how many
+/// members there are, + 5 s.
+pub type DurableGate = Arc<dyn Fn(&ClusterView) -> Duration + Send + Sync>;
+
 /// Tells peers about routes and waits until they have them.
 pub trait RouteExchange: Send + Sync + 'static {
     /// Announces changes, in order. The future completes when every peer that is reachable has them, or after 200 ms
@@ -208,8 +213,11 @@ pub trait RouteExchange: Send + Sync + 'static {
     fn announce_live(&self, changes: Vec<RouteChange>) -> BoxFuture<'static, ()>;
 
     /// Announces changes, in order. Completes when every member that is valid, or joining with a snapshot, has them:
-    /// the gate of a durable SUBACK.
+    /// the gate of a durable SUBACK. By itself it ends after [`Self::durable_gate`].
     fn announce_durable(&self, changes: Vec<RouteChange>) -> BoxFuture<'static, Result<(), GateClosed>>;
+
+    /// How long a durable gate that begins now stays open at most.
+    fn durable_gate(&self) -> Duration;
 
     /// This broker serves or stops serving `partition`. While it serves it, the partition's durable routes are
     /// exactly those announced since; peers are told the full set.

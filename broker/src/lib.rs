@@ -1,6 +1,7 @@
 //! The broker, as a library for its binary and tests.
 
 pub mod admin;
+pub mod admission;
 pub mod app;
 pub mod assembly;
 pub mod cluster;

@@ -106,8 +106,6 @@ pub struct MailboxState {
     pub is_blocked: bool,
     /// It is blocked with as many bytes as may wait: read nothing from the client until it has read something.
     pub is_crowded: bool,
-    /// As many publishes are unacknowledged as may be.
-    pub is_window_full: bool,
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(1);
@@ -265,7 +263,6 @@ impl Mailbox {
             closing: inner.closing,
             is_blocked: inner.is_blocked,
             is_crowded: inner.is_blocked && inner.buffer.unsent_bytes() >= self.context.limits.bytes,
-            is_window_full: inner.window.is_full(),
         }
     }
 

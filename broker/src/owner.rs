@@ -11,7 +11,7 @@ pub mod service;
 
 use futures::future::BoxFuture;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, Detach, HostAttachments, OwnerError,
     SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
@@ -23,7 +23,8 @@ pub trait OwnerSide: Send + Sync + 'static {
     /// the routes of a resumed session are live. Waits at most 10 s for an owner.
     fn attach(&self, request: AttachRequest) -> BoxFuture<'static, Result<AttachGrant, OwnerError>>;
 
-    /// A connection ended. Never waits; lost when the owner dies, which then learns it from re-attach.
+    /// A connection ended. Never waits. What is lost with a link or an owner is made good by the next re-attach, which
+    /// does not name the connection any more.
     fn detach(&self, detach: Detach);
 
     /// Subscribes a persistent session. The answer is durable and every member has the routes, or the entry's reason
@@ -42,14 +43,14 @@ pub trait OwnerSide: Send + Sync + 'static {
     /// Reports what a client is done with. Never waits; kept in order for each queue.
     fn acked(&self, acked: Acked);
 
-    /// All attachments of `host` in `group`, in one go, after the group changed its owner. `attachments` may be empty:
-    /// the new owner waits for every member's word. Answers with the connection epochs under which they go on, in
-    /// order; `Err(TakenOver)` for one that a newer connection replaced.
+    /// All attachments of `host` in `group`, in one go, after the group changed its owner or the link to it was made
+    /// anew. There may be none: the new owner waits for every member's word. Answers with the connection epochs under
+    /// which they go on, in order; `Err(TakenOver)` for one that a newer connection replaced.
     fn reattach(
         &self,
         group: PartitionGroup,
         host: Member,
-        attachments: Vec<Attachment>,
+        attachments: HostAttachments,
     ) -> BoxFuture<'static, Result<Vec<Result<ConnectionEpoch, OwnerError>>, OwnerError>>;
 }
 

@@ -130,14 +130,26 @@ impl Registry {
         clean.len()
     }
 
+    /// The client ids in `group` whose attach is under way.
+    #[must_use]
+    pub fn attaching(&self, group: PartitionGroup) -> Vec<ByteString> {
+        let of_shard = |shard: &Mutex<Slots>| -> Vec<ByteString> {
+            let slots = shard.lock();
+            let attaching = slots.iter().filter(|(_, slot)| slot.attaching > 0);
+            attaching.map(|(client_id, _)| client_id.clone()).collect()
+        };
+        let attaching = self.shards.iter().flat_map(of_shard);
+        attaching.filter(|client_id| self.group_of(client_id) == group).collect()
+    }
+
+    fn group_of(&self, client_id: &str) -> PartitionGroup {
+        self.partitioning.group_of(self.partitioning.partition_of(QueueKind::Session, client_id))
+    }
+
     /// All attachments of this host in `group`, for its new owner.
     #[must_use]
     pub fn attachments(&self, group: PartitionGroup) -> Vec<Attachment> {
-        let is_in_group = |registered: &Arc<Registered>| {
-            let client_id = &registered.request.client_id;
-            self.partitioning.group_of(self.partitioning.partition_of(QueueKind::Session, client_id)) == group
-        };
-        let attached = self.all().into_iter().filter(is_in_group);
+        let attached = self.all().into_iter().filter(|one| self.group_of(&one.request.client_id) == group);
         attached
             .map(|registered| {
                 let (in_flight, done) = registered.mailbox.offsets();

@@ -27,7 +27,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     ("app", &["admin", "cluster", "connection", "listener", "log", "metrics", "owner", "registry", "router"]),
     ("config_file", &[]),
-    ("admin", &["cluster", "metrics", "router"]),
+    ("admin", &["admission", "cluster", "metrics", "router"]),
     ("listener", &["connection"]),
     ("connection", &["cluster", "mailbox", "metrics", "owner", "registry", "router"]),
     ("router", &["cluster", "log", "mailbox", "metrics"]),
@@ -35,9 +35,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ("mailbox", &["metrics"]),
     // These two name each other, but only what CONTRACTS says.
     ("owner", &["cluster", "log"]),
-    ("cluster", &["owner"]),
+    ("cluster", &["admission", "owner"]),
     ("log", &[]),
     ("metrics", &[]),
+    ("admission", &[]),
 ];
 
 /// `(module, other)`: `module` may name the traits and values in the root of `other`, none of its rooms.

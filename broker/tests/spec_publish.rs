@@ -9,13 +9,17 @@ mod client;
 use broker::Broker;
 use client::Client;
 use rumqttc::{AsyncClient, Event, Incoming, MqttOptions};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tidemill_broker::cluster::{LiveClass, Route, RouteChange};
+use tidemill_broker::log::Log;
+use tidemill_broker::log::memory::{MemoryLog, Offsets};
 use tidemill_broker::mailbox::Turn;
-use tidemill_broker::router::{Publisher, RouteCache};
-use tidemill_core::member::MemberId;
-use tidemill_core::packet::{QoS, Version};
-use tidemill_core::partition::Partition;
+use tidemill_broker::metrics::Metrics;
+use tidemill_broker::router::{PublishDone, Publisher, RouteCache, Router};
+use tidemill_core::member::{Incarnation, Member, MemberId};
+use tidemill_core::packet::{QoS, Version, Will};
+use tidemill_core::partition::{Partition, Partitioning};
 use tidemill_core::topic::TopicFilter;
 
 #[tokio::test]
@@ -137,6 +141,53 @@ async fn a_partition_whose_routes_are_unknown_counts_as_matching_everything() {
     assert_eq!(broker.log.records(2).len(), 1);
 }
 
+/// The routes of a partition become known while messages are published: each one is appended, for the one reason or the other.
+#[tokio::test]
+async fn no_publish_falls_between_unknown_and_known_routes() {
+    let partitioning = Partitioning::new(4, 2).unwrap();
+    let filter = TopicFilter::parse("t").unwrap();
+    let message = Arc::new(client::record("t", "m").message);
+    for _ in 0..200 {
+        let log = Arc::new(MemoryLog::new(partitioning, Offsets::Contiguous));
+        let reader = log.another_broker();
+        let metrics = Metrics::new().unwrap();
+        let own = Member { id: MemberId::new("own"), incarnation: Incarnation(1) };
+        let router = Router::new(own, partitioning, log.clone(), metrics);
+        for partition in [0, 2, 3] {
+            router.set_partition_routes(Partition(partition), [].into());
+        }
+
+        std::thread::scope(|threads| {
+            threads.spawn(|| router.set_partition_routes(Partition(1), [filter.clone()].into()));
+            let mut turn = Turn::begin(router.metrics());
+            let mut cache = RouteCache::new(Publisher::Other);
+            for _ in 0..50 {
+                router.publish(&message, &mut cache, PublishDone::Nobody, &mut turn);
+            }
+            turn.finish();
+        });
+
+        log.close().await;
+        assert_eq!(reader.bounds(Partition(1)).await.unwrap().end, 50);
+    }
+}
+
+#[tokio::test]
+async fn a_will_above_qos_0_asks_the_peer_for_its_word_like_any_publish() {
+    let broker = Broker::start().await;
+    let route = Route::Live { filter: TopicFilter::parse("gone").unwrap(), class: LiveClass::AnyQos };
+    broker.data_path.router.apply_peer_routes(&MemberId::new("peer-1"), &[RouteChange::Add(route)]);
+    let mut connect = client::connect(Version::V3_1_1, "c");
+    connect.will = client::will("gone", 0).map(|will| Box::new(Will { qos: QoS::AtLeastOnce, ..*will }));
+    let (client, _) = Client::connect_with(broker.address(), connect).await;
+
+    drop(client);
+
+    broker.until(|broker| !broker.peers.forwards().is_empty()).await;
+    let (to, _, is_asked) = broker.peers.forwards().remove(0);
+    assert_eq!((to.as_str(), is_asked), ("peer-1", true));
+}
+
 #[tokio::test]
 async fn rumqttc_publishes_and_receives() {
     let broker = Broker::start().await;
@@ -159,4 +210,30 @@ async fn rumqttc_publishes_and_receives() {
     }
 
     assert_eq!(received, [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test]
+async fn a_message_that_no_log_takes_closes_its_publisher_at_once_and_reaches_nobody() {
+    let broker = Broker::start().await;
+    let topic = "t".repeat(65_000);
+    let mut subscriber = Client::connect(broker.address(), Version::V3_1_1, "subscriber").await;
+    subscriber.subscribe(&[("#", QoS::AtLeastOnce)]).await;
+    for id in [None, Some(2)] {
+        let (mut publisher, _) =
+            Client::connect_with(broker.address(), client::connect(Version::V5, "publisher")).await;
+        let alias = |topic: &str, payload: &[u8], id| {
+            let mut publish = client::publish(topic, payload, id);
+            publish.topic_alias = std::num::NonZeroU16::new(1);
+            tidemill_core::packet::Packet::Publish(publish)
+        };
+        publisher.send(alias(&topic, b"names it", None)).await;
+        assert_eq!(subscriber.receive().await.message().2, b"names it");
+
+        publisher.send(alias("", &vec![b'x'; (1 << 20) - 100], id)).await;
+
+        let farewell = publisher.receive().await;
+        assert_eq!((farewell.first_byte, farewell.body[0]), (0xE0, 0x97));
+        assert!(publisher.receive_or_end().await.is_none());
+    }
+    assert_eq!(subscriber.ping().await, []);
 }

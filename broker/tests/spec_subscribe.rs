@@ -217,3 +217,32 @@ async fn a_persistent_session_gets_its_queue_once_reports_what_is_done_and_takes
     assert_eq!(client.ping().await, [], "what is done is not sent again");
     assert_eq!(broker.owner.acked_offsets(), [12, 12], "but reported again");
 }
+
+#[tokio::test]
+async fn of_several_entries_with_one_filter_the_last_counts_and_each_has_its_reason() {
+    let too_deep = "a/".repeat(128);
+    for is_persistent in [false, true] {
+        let broker = Broker::start().await;
+        let mut request = connect(Version::V3_1_1, "c");
+        request.clean_start = !is_persistent;
+        let (mut client, _) = Client::connect_with(broker.address(), request).await;
+
+        let suback = client
+            .subscribe(&[
+                ("a", QoS::AtLeastOnce),
+                ("b", QoS::AtMostOnce),
+                ("a", QoS::AtMostOnce),
+                (&too_deep, QoS::AtMostOnce),
+                ("b", QoS::AtLeastOnce),
+            ])
+            .await;
+
+        assert_eq!(suback.body[2..], [1, 0, 0, 0x80, 1]);
+        assert_eq!(broker.data_path.router.announced_live().len(), 2);
+        if is_persistent {
+            assert_eq!(broker.owner.filters_of("c"), ["a", "b"]);
+        }
+        client.publish("a", b"m", None).await;
+        assert_eq!(client.receive().await.message(), ("a".into(), None, b"m".to_vec()));
+    }
+}

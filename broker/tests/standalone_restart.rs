@@ -6,6 +6,7 @@ mod client;
 
 use client::{Client, connect};
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -144,4 +145,39 @@ async fn check_config_names_the_line_and_the_flags_are_as_documented() {
     for flag in ["--config", "--listen", "--admin", "--data", "--allow-anonymous", "--set"] {
         assert!(help.contains(flag), "{flag}: {help}");
     }
+}
+
+/// MQTT-3.8.4-4, over a real socket: the queue gives out what it owes, what follows comes from memory at QoS 0.
+#[tokio::test]
+async fn a_subscription_that_is_lowered_to_qos_0_loses_none_of_its_messages() {
+    let data = tempfile::TempDir::new().unwrap();
+    let process = Process::start(data.path()).await;
+    let mut slow = session(Version::V5, true);
+    slow.receive_maximum = NonZeroU16::new(1);
+    let (mut client, _) = Client::connect_with(process.address, slow).await;
+    client.subscribe(&[("t", QoS::AtLeastOnce)]).await;
+    let mut publisher = Client::connect(process.address, Version::V3_1_1, "publisher").await;
+    for id in 1..=3 {
+        publisher.publish("t", &[id], Some(u16::from(id))).await;
+        publisher.receive().await;
+    }
+    let first = client.receive().await;
+
+    let suback = client.subscribe(&[("t", QoS::AtMostOnce)]).await;
+    assert_eq!(suback.body, [0, 1, 0, 0]);
+    publisher.publish("t", &[4], Some(4)).await;
+    publisher.receive().await;
+
+    let live = client.receive().await;
+    // An empty list of properties stands before the payload.
+    assert_eq!(live.message(), ("t".into(), None, vec![0, 4]));
+    let mut got = vec![first];
+    while got.len() < 3 {
+        let id = got.last().and_then(|last| last.message().1).unwrap();
+        client.puback(id).await;
+        got.push(client.receive().await);
+    }
+    let payloads: Vec<_> = got.iter().map(|one| one.message().2).collect();
+    assert_eq!(payloads, [[0, 1], [0, 2], [0, 3]]);
+    assert!(process.end(rustix::process::Signal::TERM).await.success());
 }

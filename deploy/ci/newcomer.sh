@@ -14,7 +14,8 @@ die() { echo "newcomer: $*" >&2; exit 1; }
 
 finish() {
   local status=$?
-  broker_pid | xargs -r kill
+  # It may have ended meanwhile.
+  broker_pid | xargs -r kill 2>/dev/null || true
   [ "$status" -eq 0 ] || tail -n 40 "$work"/*.log 2>/dev/null || true
   rm -rf "$work"
 }
@@ -48,7 +49,7 @@ until_ok() {
 }
 
 accepts() { (exec 3<>"/dev/tcp/$1/$2") 2>/dev/null; }
-has_line() { grep -qxF -- "$2" "$1"; }
+has_line() { grep -qsxF -- "$2" "$1"; }
 
 # The broker that `make run` started in the clone, if it runs.
 broker_pid() {
@@ -81,7 +82,7 @@ check_run() {
   start_broker
   bash -c "exec stdbuf -oL $subscribe -d" > "$work/first.log" 2>&1 &
   local subscriber=$!
-  until_ok 30 grep -q '^Subscribed' "$work/first.log"
+  until_ok 30 grep -qs '^Subscribed' "$work/first.log"
   bash -c "$publish"
   until_ok 30 has_line "$work/first.log" "orders/1 hello"
   # "Stop the subscriber, publish again, kill -9 the broker, start it and the subscriber again: the message is there."
@@ -111,7 +112,7 @@ check_demo() {
   as_newcomer make demo > "$work/demo.log" 2>&1
   bash -c "exec stdbuf -oL $(printed "mosquitto_sub .*'demo/#' -v") -d" > "$work/story1.log" 2>&1 &
   local subscriber=$!
-  until_ok 30 grep -q '^Subscribed' "$work/story1.log"
+  until_ok 30 grep -qs '^Subscribed' "$work/story1.log"
   bash -c "$(printed 'mosquitto_pub .*demo/hello')"
   until_ok 30 has_line "$work/story1.log" "demo/hello hi"
   kill "$subscriber"

@@ -1,6 +1,8 @@
 //! Three broker processes, a real Kafka, a real Kubernetes API: both stories, without pods.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use rumqttc::v5::mqttbytes::v5::{DisconnectReasonCode, Packet};
+use rumqttc::v5::{AsyncClient, Event, MqttOptions};
 use std::time::Duration;
 use tidemill_core::partition::{Partitioning, QueueKind};
 use tidemill_e2e::audit::{Audit, Load};
@@ -57,10 +59,25 @@ async fn a_subscriber_that_was_away_gets_its_message_although_the_owner_was_kill
 async fn a_client_id_has_one_connection_in_the_whole_cluster() {
     let cluster = Processes::start(&unique("takeover"), 3).await.unwrap();
     let endpoints = cluster.endpoints();
-    let first = Subscriber::start(&endpoints[0], "t", 1, &["-i", "one"]).await.unwrap();
+    let mut options = MqttOptions::new("one", &endpoints[0].host, endpoints[0].port);
+    options.set_keep_alive(Duration::from_secs(60));
+    let (_first, mut events) = AsyncClient::new(options, 10);
+    let connected = events.poll().await.unwrap();
+    assert!(matches!(connected, Event::Incoming(Packet::ConnAck(_))), "{connected:?}");
 
     let mut second = Subscriber::start(&endpoints[1], "t", 1, &["-i", "one"]).await.unwrap();
-    drop(first);
+
+    let ended = async {
+        loop {
+            match events.poll().await {
+                Ok(Event::Incoming(Packet::Disconnect(disconnect))) => break disconnect.reason_code,
+                Ok(_) => {}
+                Err(error) => panic!("closed without a word: {error}"),
+            }
+        }
+    };
+    let reason = tokio::time::timeout(Duration::from_secs(30), ended).await.unwrap();
+    assert_eq!(reason, DisconnectReasonCode::SessionTakenOver);
     publish(&endpoints[2], "t", "once", 1, &[]).await.unwrap();
 
     assert_eq!(second.next_message().await.unwrap(), "t once");

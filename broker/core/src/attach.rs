@@ -130,6 +130,19 @@ pub struct Attachment {
     pub in_flight: Vec<Offset>,
 }
 
+/// The connections of a host in one group, told to its owner. What is not in it and was granted up to `granted` has
+/// ended, even if its [`Detach`] was lost.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct HostAttachments {
+    /// Its connections.
+    pub attached: Vec<Attachment>,
+    /// Client ids that were attaching before `attached` was listed.
+    pub attaching: Vec<ByteString>,
+    /// The highest connection of the group that the host had been granted before it listed `attaching`; `None` when it
+    /// knows of none.
+    pub granted: Option<ConnectionEpoch>,
+}
+
 /// A connection ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Detach {

@@ -12,6 +12,7 @@ use crate::owner::parts::Surroundings;
 use crate::registry::Registry;
 use crate::router::{Publisher, RouteCache, Router};
 use bytes::Bytes;
+use bytestring::ByteString;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -123,6 +124,10 @@ impl RegistryAttachments {
 }
 
 impl AttachmentSource for RegistryAttachments {
+    fn attaching(&self, group: PartitionGroup) -> Vec<ByteString> {
+        self.registry.attaching(group)
+    }
+
     fn attachments(&self, group: PartitionGroup) -> Vec<Attachment> {
         self.registry.attachments(group)
     }

@@ -6,12 +6,11 @@ use crate::cluster::lease::{LeaseConfig, LeaseCoordination, LeaseError, durable_
 use crate::cluster::local::LocalCoordination;
 use crate::cluster::node::{ClusterNode, PeerAccess};
 use crate::cluster::peer::tls::{PeerTls, TlsError};
-use crate::cluster::{ClusterView, Coordination};
+use crate::cluster::{Coordination, DurableGate};
 use crate::config_file::Environment;
 use crate::log::embedded::DataDirectory;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 use tidemill_contract::config::{Config, Coordination as CoordinationKind, Peers};
 use tidemill_core::member::{MemberEpoch, MemberId};
 use tidemill_core::partition::Partitioning;
@@ -53,7 +52,7 @@ pub(super) struct Joined {
     /// Membership and ownership.
     pub(super) coordination: Arc<dyn Coordination>,
     /// The longest wait of a durable SUBACK for its gate.
-    pub(super) durable_gate: Duration,
+    pub(super) durable_gate: DurableGate,
     /// The links to the peers, if there are any.
     pub(super) peers: Option<PeerAccess>,
     /// Gives the lease protocol its way over the links.
@@ -79,7 +78,7 @@ pub(super) async fn join(
 fn alone(name: &str, partitioning: Partitioning) -> Joined {
     Joined {
         coordination: LocalCoordination::new(MemberId::new(name), partitioning),
-        durable_gate: durable_gate(None, 1),
+        durable_gate: Arc::new(|_| durable_gate(None, 1)),
         peers: None,
         link_membership: Box::new(|_| {}),
         tasks: JoinSet::new(),
@@ -109,11 +108,11 @@ async fn by_leases(
     let (leases, driver) = LeaseCoordination::new(lease_config, api);
     let mut tasks = JoinSet::new();
     tasks.spawn(driver.run(CancellationToken::new()));
-    let view = wait_until_joined(&leases).await?;
+    wait_until_joined(&leases).await?;
     let talking = Arc::clone(&leases);
     Ok(Joined {
         coordination: Arc::clone(&leases) as _,
-        durable_gate: durable_gate(timings, view.members.len()),
+        durable_gate: Arc::new(move |view| durable_gate(timings, view.members.len())),
         peers: Some(PeerAccess { tls, listener, membership: Some(Arc::clone(&leases) as _) }),
         link_membership: Box::new(move |node| {
             let node = Arc::downgrade(node);
@@ -127,11 +126,11 @@ async fn by_leases(
     })
 }
 
-async fn wait_until_joined(leases: &LeaseCoordination) -> Result<Arc<ClusterView>, MembershipError> {
+async fn wait_until_joined(leases: &LeaseCoordination) -> Result<(), MembershipError> {
     let mut views = leases.view();
     tokio::select! {
         joined = views.wait_for(|view| view.own_epoch > MemberEpoch(0)) => match joined {
-            Ok(view) => Ok(Arc::clone(&view)),
+            Ok(_) => Ok(()),
             Err(_) => Err(MembershipError::Ended("the lease driver ended".to_owned())),
         },
         reason = leases.ended() => Err(MembershipError::Ended(reason)),

@@ -6,6 +6,7 @@
 
 mod incoming;
 mod owners;
+mod parts;
 pub mod reattach;
 mod requests;
 
@@ -14,32 +15,38 @@ use super::peer::link::Link;
 use super::peer::table::LinkTable;
 use super::wire::Body;
 use super::wire::attach::Refusal;
-use super::{ClusterView, GroupOwner};
+use super::{ClusterView, DurableGate, GroupOwner};
 use crate::owner::{HostSide, OwnerSide};
 use futures::future::BoxFuture;
 use owners::Target;
 use parking_lot::Mutex;
+use parts::Unfinished;
 use reattach::AttachmentSource;
 use requests::Requests;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, Detach, HostAttachments, OwnerError,
     SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
 use tidemill_core::partition::{PartitionGroup, Partitioning, QueueKind};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
-use tokio_util::task::TaskTracker;
 
 /// Longest wait for a group to have an owner that can be reached.
 pub const OWNER_WAIT: Duration = Duration::from_secs(10);
 /// Longest wait for a connection to be closed by its host.
 pub const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
+/// Longest wait for the answer of an owner to subscribe and unsubscribe, beyond the gate: longer than the owner itself
+/// waits.
+const SUBSCRIBE_REPLY_BEYOND_GATE: Duration = Duration::from_secs(15);
 /// Requests of peers being answered at a time; more are refused as unavailable.
 const INCOMING_MAX: usize = 65_536;
+
+/// Offsets in one frame.
+const ACKED_OFFSETS_MAX: usize = 4_096;
 
 /// The local implementations.
 pub struct LocalSides {
@@ -63,23 +70,22 @@ struct Shared {
     links: Arc<LinkTable>,
     local: OnceLock<LocalSides>,
     requests: Requests,
-    /// Parts of re-attach frames, by link and request.
-    parts: Mutex<HashMap<(usize, u64), Vec<Attachment>>>,
-    /// Answers being worked out for peers.
-    answering: TaskTracker,
+    unfinished: Unfinished,
+    /// The highest connection of each group that this broker has been granted.
+    granted: Mutex<BTreeMap<PartitionGroup, ConnectionEpoch>>,
+    /// Questions of peers being answered.
     permits: Arc<Semaphore>,
-    /// Longest wait for a SUBACK or UNSUBACK: the durable gate and its commit.
-    subscribe_reply: Duration,
+    durable_gate: DurableGate,
 }
 
 impl Directory {
-    /// Knows nobody yet: until [`Self::start`] everything is unavailable. `durable_gate` is the longest wait of a gate.
+    /// Knows nobody yet: until [`Self::start`] everything is unavailable.
     #[must_use]
     pub fn new(
         partitioning: Partitioning,
         view: watch::Receiver<Arc<ClusterView>>,
         links: Arc<LinkTable>,
-        durable_gate: Duration,
+        durable_gate: DurableGate,
     ) -> Self {
         let shared = Shared {
             partitioning,
@@ -87,10 +93,10 @@ impl Directory {
             links,
             local: OnceLock::new(),
             requests: Requests::default(),
-            parts: Mutex::default(),
-            answering: TaskTracker::new(),
+            unfinished: Unfinished::default(),
+            granted: Mutex::default(),
             permits: Arc::new(Semaphore::new(INCOMING_MAX)),
-            subscribe_reply: durable_gate + OWNER_WAIT,
+            durable_gate,
         };
         Self { shared: Arc::new(shared) }
     }
@@ -103,22 +109,16 @@ impl Directory {
     /// A link is down: its questions are asked again elsewhere.
     pub fn link_down(&self, link: &Arc<Link>) {
         self.shared.requests.fail(link);
-        self.shared.parts.lock().retain(|(of, _), _| *of != link_key(link));
+        self.shared.unfinished.forget(link.number());
     }
-
-    /// Completes when no question of a peer is being answered any more.
-    pub async fn idle(&self) {
-        self.shared.answering.close();
-        self.shared.answering.wait().await;
-    }
-}
-
-/// Tells links apart without keeping them alive.
-fn link_key(link: &Arc<Link>) -> usize {
-    Arc::as_ptr(link) as usize
 }
 
 impl Shared {
+    /// Longest wait for a SUBACK or UNSUBACK.
+    fn subscribe_reply(&self) -> Duration {
+        (self.durable_gate)(&self.view()) + SUBSCRIBE_REPLY_BEYOND_GATE
+    }
+
     fn view(&self) -> Arc<ClusterView> {
         self.view.borrow().clone()
     }
@@ -132,6 +132,13 @@ impl Shared {
         partitioning.group_of(partitioning.partition_of(QueueKind::Session, client_id))
     }
 
+    /// This broker has a connection of that name.
+    fn note_granted(&self, group: PartitionGroup, connection: ConnectionEpoch) {
+        let mut granted = self.granted.lock();
+        let highest = granted.entry(group).or_insert(connection);
+        *highest = connection.max(*highest);
+    }
+
     /// Whether the view says that this broker owns `group`.
     fn owns(&self, group: PartitionGroup) -> bool {
         self.owner_of(group).is_some_and(|owner| owner.member == self.view().own)
@@ -142,7 +149,11 @@ impl OwnerSide for Directory {
     fn attach(&self, request: AttachRequest) -> BoxFuture<'static, Result<AttachGrant, OwnerError>> {
         let shared = Arc::clone(&self.shared);
         let group = shared.group_of_client(&request.client_id);
-        Box::pin(async move { shared.attach(group, request).await })
+        Box::pin(async move {
+            let grant = shared.attach(group, request).await?;
+            shared.note_granted(group, grant.connection);
+            Ok(grant)
+        })
     }
 
     fn detach(&self, detach: Detach) {
@@ -150,6 +161,7 @@ impl OwnerSide for Directory {
         let Some(target) = self.shared.target(group) else { return };
         match target {
             Target::Local(owner) => owner.detach(detach),
+            // Lost with the link; the re-attach over the next one does not name the connection any more.
             Target::Remote { link, .. } => {
                 let _ = link.send(Body::Detach((&detach).into()), Crowding::Waits);
             }
@@ -181,7 +193,9 @@ impl OwnerSide for Directory {
             Target::Local(owner) => owner.acked(acked),
             // Lost with the link; the re-attach over the next one repeats it.
             Target::Remote { link, .. } => {
-                let _ = link.send(Body::Acked((&acked).into()), Crowding::Waits);
+                for part in acked_parts(acked) {
+                    let _ = link.send(Body::Acked((&part).into()), Crowding::Waits);
+                }
             }
         }
     }
@@ -190,7 +204,7 @@ impl OwnerSide for Directory {
         &self,
         group: PartitionGroup,
         host: Member,
-        attachments: Vec<Attachment>,
+        attachments: HostAttachments,
     ) -> BoxFuture<'static, Result<Vec<Result<ConnectionEpoch, OwnerError>>, OwnerError>> {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
@@ -201,6 +215,15 @@ impl OwnerSide for Directory {
             })
         })
     }
+}
+
+/// Splits what a client is done with, so that each part fits a frame.
+fn acked_parts(acked: Acked) -> Vec<Acked> {
+    if acked.offsets.len() <= ACKED_OFFSETS_MAX {
+        return vec![acked];
+    }
+    let part = |offsets: &[u64]| Acked { offsets: offsets.to_vec(), ..acked.clone() };
+    acked.offsets.chunks(ACKED_OFFSETS_MAX).map(part).collect()
 }
 
 impl HostSide for Directory {

@@ -13,7 +13,7 @@ mod tests;
 use super::peer::link::Link;
 use super::wire::WireError;
 use super::wire::routes::{LiveKey, RouteAck, RouteDelta, RouteSnapshot};
-use super::{ClusterView, GateClosed, Route, RouteChange, RouteExchange};
+use super::{ClusterView, DurableGate, GateClosed, Route, RouteChange, RouteExchange};
 use futures::future::BoxFuture;
 use own::Delta;
 use parking_lot::Mutex;
@@ -83,19 +83,19 @@ struct Shared {
     /// Changes whenever a gate may have become passable.
     progress: watch::Sender<u64>,
     ready: watch::Sender<bool>,
-    durable_gate: Duration,
+    durable_gate: DurableGate,
     /// Whether an acknowledgement may wait for a data frame: keeps the lock out of the way of messages.
     acks_wait: AtomicBool,
     counts: GateCounts,
 }
 
 impl Exchange {
-    /// Without routes. A durable gate waits at most `durable_gate`: the lease's duration + 5 s.
+    /// Without routes.
     #[must_use]
     pub fn new(
         partitioning: Partitioning,
         view: watch::Receiver<Arc<ClusterView>>,
-        durable_gate: Duration,
+        durable_gate: DurableGate,
     ) -> Self {
         let state = State {
             own: own::OwnRoutes::default(),
@@ -347,14 +347,19 @@ impl RouteExchange for Exchange {
             .collect();
         let shared = Arc::clone(&self.shared);
         let sequence = announcement.known_at;
+        let bound = (shared.durable_gate)(&view);
         Box::pin(async move {
             let passed = shared.wait(|shared| shared.members_without(&members, sequence));
-            if timeout(shared.durable_gate, passed).await.is_ok() {
+            if timeout(bound, passed).await.is_ok() {
                 return Ok(());
             }
             shared.counts.durable_closed.fetch_add(1, Ordering::Relaxed);
             Err(GateClosed { missing: shared.members_without(&members, sequence) })
         })
+    }
+
+    fn durable_gate(&self) -> Duration {
+        (self.shared.durable_gate)(&self.shared.view.borrow())
     }
 
     fn set_partition_routes(&self, partition: Partition, epoch: OwnerEpoch, filters: Vec<TopicFilter>) {

@@ -8,8 +8,9 @@
 mod incoming;
 mod outgoing;
 
+use super::peer::end::LinkEnd;
 use super::peer::lane::{Crowding, PushError};
-use super::peer::link::{Link, LinkEnd};
+use super::peer::link::Link;
 use super::wire::deliver::{Forward, ForwardAck, Resume};
 use super::wire::{Body, WireError};
 use super::{ForwardDone, Forwarder};
@@ -64,13 +65,6 @@ impl Forwards {
     #[must_use]
     pub fn counts(&self) -> &ForwardCounts {
         &self.counts
-    }
-
-    /// Sequence of the last numbered forward received from this incarnation.
-    #[must_use]
-    pub fn last_received(&self, peer: &Member) -> u64 {
-        let incoming = self.incoming.lock().get(&peer.id).cloned();
-        incoming.map_or(0, |incoming| incoming.lock().last_received_from(peer))
     }
 
     /// A link is up: forwards go over it, beginning with where the numbering stands.

@@ -37,6 +37,8 @@ use tokio::time::timeout;
 
 /// Messages of peers that wait for the driver; more are dropped, which is harmless.
 const MESSAGES_MAX: usize = 1_024;
+/// Longest wait for giving the lease back, so that a broker stops in a bounded time however long its lease is.
+const LEAVE_WAIT: Duration = Duration::from_secs(15);
 
 /// Why leases cannot be used. The broker refuses to start.
 #[derive(Debug, thiserror::Error)]
@@ -153,7 +155,7 @@ impl LeaseCoordination {
             wished: Notify::new(),
             messages,
             sender: OnceLock::new(),
-            leave_patience: timings.duration,
+            leave_patience: timings.duration.min(LEAVE_WAIT),
         });
         let membership = Membership::new(protocol_config(&config), BootTime(boot_time_nanos()));
         let driver = LeaseDriver::new(membership, config, api, Arc::clone(&shared), (received, commands));
@@ -249,10 +251,17 @@ impl Coordination for LeaseCoordination {
     fn leave(&self) -> BoxFuture<'static, ()> {
         self.shared.wish(|wishes| wishes.leave = true);
         let mut left = self.shared.left.subscribe();
+        let mut ended = self.shared.ended.subscribe();
         let patience = self.shared.leave_patience;
         Box::pin(async move {
-            // After the lease's duration the others take everything anyway.
-            let _ = timeout(patience, left.wait_for(|left| *left)).await;
+            // After the lease's duration the others take everything anyway; a membership that has ended is left already.
+            let gone = async {
+                tokio::select! {
+                    _ = left.wait_for(|left| *left) => {}
+                    _ = ended.wait_for(Option::is_some) => {}
+                }
+            };
+            let _ = timeout(patience, gone).await;
         })
     }
 }

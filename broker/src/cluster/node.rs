@@ -5,15 +5,16 @@ use super::directory::{Directory, LocalSides};
 use super::exchange::{Exchange, RouteSink};
 use super::forward::{ForwardSink, Forwards};
 use super::peer::LinkHandler;
+use super::peer::end::LinkEnd;
 use super::peer::handshake::LinkTerms;
 use super::peer::lane::Crowding;
-use super::peer::link::{Link, LinkEnd};
+use super::peer::link::Link;
 use super::peer::mesh::{Mesh, MeshConfig};
 use super::peer::table::LinkTable;
 use super::peer::tls::PeerTls;
 use super::wire::link::membership_body;
 use super::wire::{Body, WireError};
-use super::{Coordination, boot_time_nanos};
+use super::{Coordination, DurableGate, boot_time_nanos};
 use crate::owner::{HostSide, OwnerSide};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -72,12 +73,15 @@ pub struct ClusterNode {
 
 impl ClusterNode {
     /// Builds the parts that the router, the registry and the owner need before they can be built themselves.
-    /// `durable_gate` is the lease's duration + 5 s.
     #[must_use]
-    pub fn new(terms: LinkTerms, coordination: Arc<dyn Coordination>, durable_gate: Duration) -> Arc<Self> {
+    pub fn new(
+        terms: LinkTerms,
+        coordination: Arc<dyn Coordination>,
+        durable_gate: DurableGate,
+    ) -> Arc<Self> {
         let links = Arc::new(LinkTable::default());
         let view = coordination.view();
-        let exchange = Exchange::new(terms.partitioning, view.clone(), durable_gate);
+        let exchange = Exchange::new(terms.partitioning, view.clone(), Arc::clone(&durable_gate));
         let directory = Directory::new(terms.partitioning, view, Arc::clone(&links), durable_gate);
         Arc::new(Self {
             terms,
@@ -188,10 +192,6 @@ impl ClusterNode {
 }
 
 impl LinkHandler for ClusterNode {
-    fn last_forward_received(&self, peer: &Member) -> u64 {
-        self.forwards.last_received(peer)
-    }
-
     fn link_up(&self, link: &Arc<Link>) {
         if let Some(local) = self.local.get() {
             self.forwards.link_up(link, &*local.forwards);
@@ -212,8 +212,8 @@ impl LinkHandler for ClusterNode {
             Body::Unsubscribe(unsubscribe) => self.directory.handle_unsubscribe(link, unsubscribe)?,
             Body::TakeOver(order) => self.directory.handle_take_over(link, order)?,
             Body::Acked(acked) => self.directory.handle_acked(acked)?,
-            Body::AttachReply(ref reply) => self.directory.handle_reply(link, reply.request, body),
-            Body::ReattachReply(ref reply) => self.directory.handle_reply(link, reply.request, body),
+            Body::AttachReply(reply) => self.directory.handle_attach_reply(link, reply)?,
+            Body::ReattachReply(reply) => self.directory.handle_reattach_reply(link, reply)?,
             Body::SubscribeReply(ref reply) | Body::UnsubscribeReply(ref reply) => {
                 self.directory.handle_reply(link, reply.request, body);
             }

@@ -4,6 +4,7 @@
 //! exchanged `Hello`, and ends with the first that ends. Frames are handed to a [`LinkHandler`] on the reader's task and
 //! must not wait there: that is what keeps control apart from data and one slow client apart from a whole peer.
 
+pub mod end;
 pub mod handshake;
 pub mod lane;
 pub mod link;
@@ -12,15 +13,12 @@ pub mod table;
 pub mod tls;
 
 use super::wire::{Body, WireError};
-use link::{Link, LinkEnd};
+use end::LinkEnd;
+use link::Link;
 use std::sync::Arc;
-use tidemill_core::member::Member;
 
 /// What the rest of the broker does with links and their frames. Nothing here may wait.
 pub trait LinkHandler: Send + Sync + 'static {
-    /// Sequence of the last numbered forward that `peer` has sent and this broker received; goes into the greeting.
-    fn last_forward_received(&self, peer: &Member) -> u64;
-
     /// The link is up; no frame of it was handled yet.
     fn link_up(&self, link: &Arc<Link>);
 

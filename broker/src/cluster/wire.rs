@@ -6,6 +6,7 @@
 pub mod attach;
 pub mod deliver;
 pub mod link;
+pub mod parts;
 pub mod routes;
 pub mod subscribe;
 pub mod will;
@@ -23,8 +24,10 @@ pub const PROTOCOL_MIN: u16 = 1;
 /// Highest protocol version this release speaks.
 pub const PROTOCOL_MAX: u16 = 1;
 
-/// A frame is at most the largest packet plus this.
-pub const FRAME_HEADROOM_BYTES: usize = 64 * 1024;
+/// A frame is at most the largest packet plus this. What a frame holds beyond a packet is at most: a topic that the
+/// packet named by its alias, two names of clients, the identifiers of a session's subscriptions, or the offsets of a
+/// full window, twice.
+pub const FRAME_HEADROOM_BYTES: usize = 1 << 20;
 
 /// A varint length never has more bytes than this.
 const LENGTH_BYTES_MAX: usize = 10;

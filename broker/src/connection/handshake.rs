@@ -143,7 +143,13 @@ async fn admit(
     let registered = attaching.complete(Arc::clone(mailbox), request, &grant);
     turn.finish();
     match registered {
-        Ok(registered) => Ok((registered, grant)),
+        Ok(registered) => {
+            // The broker may have told all clients to go while this one was being attached.
+            if services.is_stopping() {
+                mailbox.close(CloseReason::Broker(ReasonCode::SERVER_SHUTTING_DOWN));
+            }
+            Ok((registered, grant))
+        }
         Err(TakenOver) => {
             let connection = grant.connection;
             services.owner.detach(Detach { client_id, connection, session_expiry_secs: None });

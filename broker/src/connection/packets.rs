@@ -5,10 +5,15 @@ use crate::mailbox::{CloseReason, Turn};
 use crate::router::PublishDone;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use tidemill_contract::topics::RECORD_OVERHEAD_BYTES;
 use tidemill_core::attach::{Acked, QueueId, SessionLifetime};
+use tidemill_core::message::Message;
 use tidemill_core::packet::{Ack, AckKind, Disconnect, Packet, PublishPacket, QoS, ReasonCode};
 use tidemill_core::partition::QueueKind;
 use tidemill_core::session::inbound::PublishRefusal;
+
+/// What a record has beyond its message and its publisher, at most.
+const RECORD_FIELDS_BYTES: usize = 1_024;
 
 impl Connection {
     pub(super) fn handle_packet(&mut self, packet: Packet, turn: &mut Turn) -> ControlFlow<CloseReason> {
@@ -60,6 +65,10 @@ impl Connection {
         };
         let publisher = &self.registered.request.client_id;
         match (self.inbound.handle_publish(publish, publisher, turn.now_ms()), ticket) {
+            // As a log refuses it; before anybody has it.
+            (Ok(message), _) if self.is_too_large(&message) => {
+                ControlFlow::Break(CloseReason::Broker(ReasonCode::QUOTA_EXCEEDED))
+            }
             (Ok(message), ticket) => {
                 let done = match ticket {
                     Some(ticket) => PublishDone::Ticket(&self.mailbox, ticket),
@@ -76,6 +85,14 @@ impl Connection {
                 ControlFlow::Break(CloseReason::Broker(reason))
             }
         }
+    }
+
+    /// Whether the record of a message is larger than a log takes: with a topic by alias and a long client id it can be
+    /// much larger than its packet.
+    fn is_too_large(&self, message: &Message) -> bool {
+        let limits = &self.services.limits;
+        let record_bytes = message.bytes() + message.publisher.len() + RECORD_FIELDS_BYTES;
+        record_bytes as u64 > u64::from(limits.maximum_packet_bytes) + u64::from(RECORD_OVERHEAD_BYTES)
     }
 
     /// A 3.x client does not know how much it may send, so it waits; everybody waits for a log that is behind.

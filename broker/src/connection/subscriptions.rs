@@ -7,7 +7,7 @@ use crate::mailbox::{CloseReason, Turn};
 use crate::router::LiveSubscription;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::{Context, Poll};
 use tidemill_core::attach::{
     OwnerError, StoredSubscription, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
@@ -32,12 +32,20 @@ struct Work {
 
 enum Stage {
     /// The owner of a persistent session stores subscriptions.
-    Subscribing(BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>, Planned<StoredSubscription>),
+    Subscribing(
+        BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>,
+        Planned<StoredSubscription>,
+        Lowered,
+    ),
     /// The owner of a persistent session ends subscriptions.
     Unsubscribing(BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>, Planned<TopicFilter>),
     /// Peers hear of live routes; then the answer leaves.
     Gate(BoxFuture<'static, ()>, Packet),
 }
+
+/// Subscriptions that a SUBSCRIBE lowers to QoS 0, as they were before: they are served from memory before the owner ends
+/// the durable ones, so that no message falls in between (MQTT-3.8.4-4).
+struct Lowered(Vec<StoredSubscription>);
 
 /// The entries of one packet: those that are refused already, and those that go on.
 struct Planned<T> {
@@ -51,6 +59,27 @@ impl<T> Planned<T> {
         let mut answers = answers.into_iter();
         let mut next = || answers.next().unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
         self.entries.iter().map(|entry| entry.as_ref().map_or_else(|reason| *reason, |_| next())).collect()
+    }
+}
+
+impl Planned<StoredSubscription> {
+    /// What goes on, each filter once: of several entries with one filter the last one counts (MQTT 5.0 section
+    /// 3.8.4).
+    fn newest(&self) -> Vec<StoredSubscription> {
+        let mut seen = BTreeSet::new();
+        let accepted = self.entries.iter().rev().filter_map(|entry| entry.as_ref().ok());
+        let mut newest: Vec<_> = accepted.filter(|entry| seen.insert(&entry.filter)).cloned().collect();
+        newest.reverse();
+        newest
+    }
+
+    /// The reason of each entry in order: its refusal, the failure of its filter, or the QoS that it asks for.
+    fn granted_reasons(&self, failure: impl Fn(&TopicFilter) -> Option<ReasonCode>) -> Vec<ReasonCode> {
+        let reason = |entry: &Result<StoredSubscription, ReasonCode>| match entry {
+            Ok(entry) => failure(&entry.filter).unwrap_or(granted(entry.options.qos)),
+            Err(refusal) => *refusal,
+        };
+        self.entries.iter().map(reason).collect()
     }
 }
 
@@ -87,8 +116,8 @@ impl Connection {
         // Ends: each round takes a packet away or waits.
         while let Some(mut work) = self.work.0.take() {
             let next = match &mut work.stage {
-                Stage::Subscribing(owner, planned) => match owner.as_mut().poll(context) {
-                    Poll::Ready(answer) => Self::subscribed(self, answer, planned),
+                Stage::Subscribing(owner, planned, lowered) => match owner.as_mut().poll(context) {
+                    Poll::Ready(answer) => Self::subscribed(self, answer, planned, lowered),
                     Poll::Pending => {
                         self.work.0 = Some(work);
                         break;
@@ -149,8 +178,7 @@ impl Connection {
 
     fn begin_subscribe(&mut self, subscribe: &Subscribe, turn: &mut Turn) -> Option<Stage> {
         let planned = self.plan(subscribe);
-        let accepted: Vec<_> =
-            planned.entries.iter().filter_map(|entry| entry.as_ref().ok().cloned()).collect();
+        let accepted = planned.newest();
         if accepted.is_empty() {
             let reasons = planned.reasons([]);
             self.mailbox.send(&Packet::SubAck(SubAck { packet_id: planned.packet_id, reasons }), turn);
@@ -162,9 +190,15 @@ impl Connection {
                 connection: *self.registered.connection.lock(),
                 subscriptions: accepted,
             };
-            return Some(Stage::Subscribing(self.services.owner.subscribe(request), planned));
+            let (gate, lowered) = self.lower(&request.subscriptions);
+            let owner = self.services.owner.clone();
+            let asked = async move {
+                gate.await;
+                owner.subscribe(request).await
+            };
+            return Some(Stage::Subscribing(asked.boxed(), planned, lowered));
         }
-        let reasons = planned.reasons(accepted.iter().map(|accepted| granted(accepted.options.qos)));
+        let reasons = planned.granted_reasons(|_| None);
         Some(self.serve_live(accepted, SubAck { packet_id: planned.packet_id, reasons }))
     }
 
@@ -175,16 +209,51 @@ impl Connection {
         Stage::Gate(gate, Packet::SubAck(answer))
     }
 
+    /// Serves what is lowered to QoS 0 from memory; completes when peers have heard of it.
+    fn lower(&mut self, accepted: &[StoredSubscription]) -> (BoxFuture<'static, ()>, Lowered) {
+        let mut lowered = Vec::new();
+        let mut live = Vec::new();
+        for entry in accepted.iter().filter(|entry| entry.options.qos == QoS::AtMostOnce) {
+            let former = self.subscriptions.get(&entry.filter);
+            if let Some(former) = former.filter(|former| former.options.qos > QoS::AtMostOnce) {
+                lowered.push(former);
+                live.extend(self.take_subscription(entry.clone()));
+            }
+        }
+        if live.is_empty() {
+            return (futures::future::ready(()).boxed(), Lowered(lowered));
+        }
+        (self.services.router.subscribe_live(&self.mailbox, live), Lowered(lowered))
+    }
+
+    /// The owner did not lower these: their queue goes on.
+    fn raise_again(&mut self, Lowered(former): &Lowered, accepted: &[StoredSubscription]) {
+        let is_kept = |former: &&StoredSubscription| accepted.iter().all(|new| new.filter != former.filter);
+        let kept: Vec<_> = former.iter().filter(is_kept).cloned().collect();
+        if !kept.is_empty() {
+            self.restore(kept);
+        }
+    }
+
     fn subscribed(
         &mut self,
         answer: Result<SubscriptionReasons, OwnerError>,
         planned: &Planned<StoredSubscription>,
+        lowered: &Lowered,
     ) -> Option<Stage> {
-        let answers = self.answers(answer, planned.entries.len());
-        let reasons = planned.reasons(answers);
-        let accepted = planned.entries.iter().zip(&reasons);
-        let accepted = accepted.filter(|(_, reason)| !reason.is_failure());
-        let accepted = accepted.filter_map(|(entry, _)| entry.as_ref().ok().cloned()).collect();
+        let asked = planned.newest();
+        let mut answers = self.answers(answer, asked.len()).into_iter();
+        let failures: BTreeMap<TopicFilter, Option<ReasonCode>> = asked
+            .iter()
+            .map(|entry| {
+                let reason = answers.next().unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
+                (entry.filter.clone(), reason.is_failure().then_some(reason))
+            })
+            .collect();
+        let failure = |filter: &TopicFilter| failures.get(filter).copied().flatten();
+        let reasons = planned.granted_reasons(failure);
+        let accepted: Vec<_> = asked.into_iter().filter(|entry| failure(&entry.filter).is_none()).collect();
+        self.raise_again(lowered, &accepted);
         Some(self.serve_live(accepted, SubAck { packet_id: planned.packet_id, reasons }))
     }
 

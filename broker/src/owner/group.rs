@@ -230,6 +230,16 @@ impl Group {
         if epoch > self.epoch {
             self.epoch = epoch;
             self.parts.surroundings.raise_epoch(self.group, epoch);
+            self.announce_routes();
+        }
+    }
+
+    /// Speaks for the partitions that are served. Members that heard a former owner listen to nobody with a lower epoch.
+    fn announce_routes(&self) {
+        let Queues::Loaded(partitions) = &self.queues else { return };
+        for (partition, run) in partitions.iter().filter(|(_, run)| !run.is_refused()) {
+            let routes = run.queues.routes();
+            self.parts.route_exchange.set_partition_routes(*partition, self.epoch, routes);
         }
     }
 

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Detach, OwnerError, SubscribeRequest,
-    SubscriptionReasons, UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Detach, HostAttachments, OwnerError,
+    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::{Member, OwnerEpoch};
 use tidemill_core::partition::{PartitionGroup, QueueKind};
@@ -21,8 +21,8 @@ use tokio::time::timeout;
 
 /// How long an attach or re-attach may take.
 const ATTACH_WAIT: Duration = Duration::from_secs(10);
-/// How long a subscribe or unsubscribe may take: more than any gate.
-const SUBSCRIBE_WAIT: Duration = Duration::from_secs(75);
+/// How long a subscribe or unsubscribe may take beyond its gate: the question for the log's end, and a commit.
+const SUBSCRIBE_WAIT_BEYOND_GATE: Duration = Duration::from_secs(10);
 
 /// Serves the partition groups that this broker owns. Cheap to share.
 pub struct OwnerService {
@@ -105,6 +105,10 @@ impl OwnerService {
         self.groups.read().get(&group).cloned()
     }
 
+    fn subscribe_wait(&self) -> Duration {
+        self.parts.route_exchange.durable_gate() + SUBSCRIBE_WAIT_BEYOND_GATE
+    }
+
     fn handle_of(&self, client_id: &str) -> Option<GroupHandle> {
         let partitioning = self.parts.partitioning;
         self.handle(partitioning.group_of(partitioning.partition_of(QueueKind::Session, client_id)))
@@ -145,7 +149,7 @@ impl OwnerSide for OwnerService {
         request: SubscribeRequest,
     ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>> {
         let handle = self.handle_of(&request.client_id);
-        Self::ask(handle, SUBSCRIBE_WAIT, |answer| Request::Subscribe(request, answer))
+        Self::ask(handle, self.subscribe_wait(), |answer| Request::Subscribe(request, answer))
     }
 
     fn unsubscribe(
@@ -153,7 +157,7 @@ impl OwnerSide for OwnerService {
         request: UnsubscribeRequest,
     ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>> {
         let handle = self.handle_of(&request.client_id);
-        Self::ask(handle, SUBSCRIBE_WAIT, |answer| Request::Unsubscribe(request, answer))
+        Self::ask(handle, self.subscribe_wait(), |answer| Request::Unsubscribe(request, answer))
     }
 
     fn acked(&self, acked: Acked) {
@@ -166,7 +170,7 @@ impl OwnerSide for OwnerService {
         &self,
         group: PartitionGroup,
         host: Member,
-        attachments: Vec<Attachment>,
+        attachments: HostAttachments,
     ) -> BoxFuture<'static, Result<Vec<Result<ConnectionEpoch, OwnerError>>, OwnerError>> {
         Self::ask(self.handle(group), ATTACH_WAIT, |answer| Request::Reattach { host, attachments, answer })
     }

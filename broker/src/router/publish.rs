@@ -65,14 +65,14 @@ impl Router {
         done: PublishDone<'_>,
         turn: &mut Turn,
     ) {
+        // Before the match: a partition becomes known after its routes are in the tables, so that it counts here or there.
+        let unknown = self.unknown_partitions.load(Ordering::Acquire);
         let matches = cache.look_up(&self.tables, &message.topic);
         self.deliver_local(message, &matches, turn);
 
         let durable = match message.qos {
             QoS::AtMostOnce => 0,
-            QoS::AtLeastOnce | QoS::ExactlyOnce => {
-                matches.durable | self.unknown_partitions.load(Ordering::Acquire)
-            }
+            QoS::AtLeastOnce | QoS::ExactlyOnce => matches.durable | unknown,
         };
         let peers = matches.peers_of(message.qos).count();
         let appends = usize::try_from(durable.count_ones()).unwrap_or(0);
@@ -135,9 +135,14 @@ impl Router {
         let encoded = record.encode();
         for peer in matches.peers_of(message.qos) {
             self.metrics.count_forward();
-            let done = countdown.map(|countdown| {
-                let countdown = Arc::clone(countdown);
-                Box::new(move || countdown.release_elsewhere()) as crate::cluster::ForwardDone
+            // Whether or not somebody waits for it, a forward above QoS 0 has its place in the sequence of the link.
+            let done = (message.qos > QoS::AtMostOnce).then(|| {
+                let countdown = countdown.cloned();
+                Box::new(move || {
+                    if let Some(countdown) = countdown {
+                        countdown.release_elsewhere();
+                    }
+                }) as crate::cluster::ForwardDone
             });
             match self.links.get() {
                 Some(links) => links.forwarder.forward(&peer.member, &record, &encoded, done),

@@ -88,12 +88,6 @@ impl Router {
         self.unknown_partitions.fetch_or(bit(partition), Ordering::AcqRel);
     }
 
-    /// Live routes of `member` as applied, in order.
-    #[must_use]
-    pub fn peer_routes(&self, member: &MemberId) -> BTreeSet<(TopicFilter, LiveClass)> {
-        self.known.lock().peers.get(member).cloned().unwrap_or_default()
-    }
-
     fn add_durable(&self, known: &mut KnownRoutes, partition: Partition, filter: &TopicFilter) {
         if known.partitions.entry(partition).or_default().insert(filter.clone()) {
             self.tables.insert(filter, Entry::Durable(partition));

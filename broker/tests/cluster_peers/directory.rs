@@ -36,6 +36,20 @@ fn acked(offset: u64) -> Acked {
     Acked { queue: queue(), partition: Partition(0), connection: CONNECTION, offsets: vec![offset] }
 }
 
+fn subscription(filter: &str) -> StoredSubscription {
+    let options = SubscriptionOptions {
+        qos: QoS::AtLeastOnce,
+        no_local: false,
+        retain_as_published: false,
+        retain_handling: RetainHandling::Send,
+    };
+    StoredSubscription { filter: super::node::filter(filter), options, identifier: None }
+}
+
+fn subscribe(subscriptions: Vec<StoredSubscription>) -> SubscribeRequest {
+    SubscribeRequest { client_id: "client".into(), connection: CONNECTION, subscriptions }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_is_attached_and_subscribed_at_the_owner_wherever_it_is() {
     let nodes = three(LONG).await;
@@ -47,23 +61,40 @@ async fn a_client_is_attached_and_subscribed_at_the_owner_wherever_it_is() {
     }
 
     assert_eq!(nodes[1].seen().attached, nodes.iter().map(request).collect::<Vec<_>>());
-    let subscribe = SubscribeRequest {
-        client_id: "client".into(),
-        connection: CONNECTION,
-        subscriptions: vec![StoredSubscription {
-            filter: super::node::filter("a/+"),
-            options: SubscriptionOptions {
-                qos: QoS::AtLeastOnce,
-                no_local: false,
-                retain_as_published: false,
-                retain_handling: RetainHandling::Send,
-            },
-            identifier: None,
-        }],
-    };
+    let subscribe = subscribe(vec![subscription("a/+")]);
     let reasons = nodes[2].node.directory().subscribe(subscribe.clone()).await.unwrap();
     assert_eq!(reasons, vec![ReasonCode(1)]);
     assert_eq!(nodes[1].seen().subscribed, vec![subscribe]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_subscriptions_as_a_session_may_have_pass_a_link_both_ways() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    let many: Vec<_> =
+        (0..10_000).map(|number| subscription(&format!("{}/{number}", "f".repeat(150)))).collect();
+    *nodes[1].around.stored.lock() = many.clone();
+
+    let grant = nodes[0].node.directory().attach(request(&nodes[0])).await.unwrap();
+    let reasons = nodes[0].node.directory().subscribe(subscribe(many.clone())).await.unwrap();
+
+    assert!(grant.subscriptions == many, "all of them, in order");
+    assert_eq!(reasons, vec![ReasonCode(1); many.len()]);
+    let seen = nodes[1].seen();
+    assert_eq!((seen.attached.len(), seen.subscribed.len()), (1, 1), "nothing was asked again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledgements_of_a_full_window_pass_a_link() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    let offsets: Vec<_> = (0..200_000).map(|number| u64::MAX - number).collect();
+
+    nodes[0].node.directory().acked(Acked { offsets: offsets.clone(), ..acked(0) });
+
+    let count = |acked: &[Acked]| acked.iter().map(|acked| acked.offsets.len()).sum::<usize>();
+    let seen = nodes[1].until("all of them", |seen| count(&seen.acked) == offsets.len()).await;
+    assert!(seen.acked.iter().flat_map(|acked| acked.offsets.iter().copied()).eq(offsets), "in order");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -186,4 +217,41 @@ async fn attachments_are_told_again_over_a_new_link_to_the_same_owner() {
     nodes[1].proxy.set(Wire::Open);
 
     nodes[1].until("host a again", |seen| seen.reattached.len() == 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_link_tells_the_owner_which_connections_this_host_could_still_have() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 2);
+    nodes[1].until("all hosts", |seen| seen.reattached.len() == 3).await;
+    assert!(nodes[1].seen().words.iter().all(|word| word.granted.is_none()), "nobody was let in yet");
+    let grant = nodes[0].node.directory().attach(request(&nodes[0])).await.unwrap();
+    let many: Vec<_> = (0..2_000).map(|number| format!("attaching client number {number}").into()).collect();
+    nodes[0].around.attaching.lock().clone_from(&many);
+
+    nodes[1].proxy.set(Wire::Cut);
+    nodes[0].linked_to(&["c"]).await;
+    nodes[1].proxy.set(Wire::Open);
+
+    let seen =
+        nodes[1].until("host a again", |seen| seen.words.iter().any(|word| !word.attaching.is_empty())).await;
+    let word = seen.words.last().unwrap();
+    assert_eq!(word.granted, Some(grant.connection));
+    assert!(word.attaching == many, "all parts of it");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_comes_after_its_client_has_given_up_is_given_back() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    nodes[1].around.answers_attaches.send_replace(false);
+    let attaching = tokio::spawn(nodes[0].node.directory().attach(request(&nodes[0])));
+    nodes[1].until("the question", |seen| !seen.attached.is_empty()).await;
+    attaching.abort();
+    assert!(attaching.await.unwrap_err().is_cancelled());
+
+    nodes[1].around.answers_attaches.send_replace(true);
+
+    let seen = nodes[1].until("detach", |seen| !seen.detached.is_empty()).await;
+    assert_eq!(seen.detached[0].client_id, "client");
 }

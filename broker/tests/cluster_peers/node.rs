@@ -2,6 +2,7 @@
 
 use super::network::{Authority, Identity, Proxy};
 use bytes::Bytes;
+use bytestring::ByteString;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,13 +15,13 @@ use tidemill_broker::cluster::node::{ClusterNode, LocalParts, PeerAccess};
 use tidemill_broker::cluster::peer::handshake::LinkTerms;
 use tidemill_broker::cluster::wire::routes::LiveKey;
 use tidemill_broker::cluster::{
-    ClusterView, Coordination, ForwardDone, GroupCommand, GroupOwner, LiveClass, MemberInfo, Route,
-    RouteChange, Validity,
+    ClusterView, Coordination, DurableGate, ForwardDone, GroupCommand, GroupOwner, LiveClass, MemberInfo,
+    Route, RouteChange, Validity,
 };
 use tidemill_broker::owner::{HostSide, OwnerSide};
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
-    SessionNumber, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, HostAttachments,
+    OwnerError, SessionNumber, StoredSubscription, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::{Incarnation, Member, MemberEpoch, MemberId, OwnerEpoch};
 use tidemill_core::message::Message;
@@ -81,6 +82,7 @@ pub(crate) struct Seen {
     pub(crate) detached: Vec<Detach>,
     pub(crate) acked: Vec<Acked>,
     pub(crate) reattached: Vec<(Member, PartitionGroup, usize)>,
+    pub(crate) words: Vec<HostAttachments>,
     pub(crate) outcomes: Vec<ReattachOutcome>,
     pub(crate) delivered: Vec<Deliver>,
     pub(crate) taken_over: Vec<(String, ConnectionEpoch)>,
@@ -93,7 +95,12 @@ pub(crate) struct Surroundings {
     pub(crate) takes_forwards: Mutex<bool>,
     pub(crate) kept: Mutex<Vec<ForwardDone>>,
     pub(crate) attachments: Mutex<Vec<Attachment>>,
+    pub(crate) attaching: Mutex<Vec<ByteString>>,
     pub(crate) refuses: Mutex<Option<OwnerError>>,
+    /// Whether attaches are answered.
+    pub(crate) answers_attaches: watch::Sender<bool>,
+    /// What every grant brings.
+    pub(crate) stored: Mutex<Vec<StoredSubscription>>,
     counter: Mutex<u32>,
 }
 
@@ -163,10 +170,15 @@ impl OwnerSide for Surroundings {
             session: SessionNumber::new(OwnerEpoch(1), 1),
             connection: self.connection(),
             session_present: false,
-            subscriptions: Vec::new(),
+            subscriptions: self.stored.lock().clone(),
         };
         let answer = self.refuses.lock().map_or(Ok(grant), Err);
-        Box::pin(std::future::ready(answer))
+        let mut answers = self.answers_attaches.subscribe();
+        Box::pin(async move {
+            // An error means that the test is over.
+            let _ = answers.wait_for(|answers| *answers).await;
+            answer
+        })
     }
     fn detach(&self, detach: Detach) {
         self.note(|seen| seen.detached.push(detach));
@@ -192,10 +204,13 @@ impl OwnerSide for Surroundings {
         &self,
         group: PartitionGroup,
         host: Member,
-        attachments: Vec<Attachment>,
+        attachments: HostAttachments,
     ) -> BoxFuture<'static, Result<Vec<Result<ConnectionEpoch, OwnerError>>, OwnerError>> {
-        self.note(|seen| seen.reattached.push((host, group, attachments.len())));
-        let answer = attachments.iter().map(|_| Ok(self.connection())).collect();
+        let answer = attachments.attached.iter().map(|_| Ok(self.connection())).collect();
+        self.note(|seen| {
+            seen.reattached.push((host, group, attachments.attached.len()));
+            seen.words.push(attachments);
+        });
         Box::pin(std::future::ready(Ok(answer)))
     }
 }
@@ -211,6 +226,9 @@ impl HostSide for Surroundings {
 }
 
 impl AttachmentSource for Surroundings {
+    fn attaching(&self, _: PartitionGroup) -> Vec<ByteString> {
+        self.attaching.lock().clone()
+    }
     fn attachments(&self, _: PartitionGroup) -> Vec<Attachment> {
         self.attachments.lock().clone()
     }
@@ -248,6 +266,10 @@ pub(crate) fn terms() -> LinkTerms {
 
 impl TestNode {
     pub(crate) async fn start(authority: &Authority, member: Member, durable_gate: Duration) -> Self {
+        Self::start_with(authority, member, Arc::new(move |_| durable_gate)).await
+    }
+
+    pub(crate) async fn start_with(authority: &Authority, member: Member, durable_gate: DurableGate) -> Self {
         let identity = Identity::new(authority, member.id.as_str());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -267,7 +289,10 @@ impl TestNode {
             takes_forwards: Mutex::new(true),
             kept: Mutex::default(),
             attachments: Mutex::default(),
+            attaching: Mutex::default(),
             refuses: Mutex::default(),
+            answers_attaches: watch::Sender::new(true),
+            stored: Mutex::default(),
             counter: Mutex::default(),
         });
         node.start(LocalParts {

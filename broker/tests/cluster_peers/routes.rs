@@ -3,8 +3,9 @@
 use super::network::{Authority, Wire};
 use super::node::{TestNode, acquaint, durable, filter, info, live, live_key, member, three};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
-use tidemill_broker::cluster::{RouteChange, RouteExchange};
+use tidemill_broker::cluster::{DurableGate, RouteChange, RouteExchange};
 use tidemill_core::member::{MemberId, OwnerEpoch};
 use tidemill_core::partition::Partition;
 
@@ -53,6 +54,28 @@ async fn a_durable_gate_closes_when_a_member_is_cut_off_and_names_it() {
     assert_eq!(closed.missing, vec![MemberId::new("c")]);
     nodes[0].node.exchange().announce_live(vec![live("l")]).await;
     nodes[1].until("live route", |seen| seen.live.contains_key(&MemberId::new("a"))).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_durable_gate_is_as_long_as_the_cluster_is_large_when_it_begins() {
+    let authority = Authority::new();
+    // As leases last longer in larger clusters.
+    let gate: DurableGate = Arc::new(|view| match view.members.len() {
+        0..=1 => LONG,
+        _ => Duration::from_millis(100),
+    });
+    let a = TestNode::start_with(&authority, member("a", 1), Arc::clone(&gate)).await;
+    let b = TestNode::start_with(&authority, member("b", 1), gate).await;
+    acquaint(&[&a]);
+    a.node.exchange().set_partition_routes(Partition(0), OwnerEpoch(1), vec![]);
+    assert_eq!(a.node.exchange().durable_gate(), LONG);
+
+    let unknown = info(&b);
+    a.see(|view| drop(view.members.insert(unknown.member.id.clone(), unknown)));
+    let closed = a.node.exchange().announce_durable(vec![durable(0, "new")]).await;
+
+    assert_eq!(closed.unwrap_err().missing, vec![MemberId::new("b")]);
+    assert_eq!(a.node.exchange().durable_gate(), Duration::from_millis(100));
 }
 
 #[tokio::test(flavor = "multi_thread")]

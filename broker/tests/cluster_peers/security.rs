@@ -10,7 +10,8 @@ use tidemill_broker::cluster::peer::tls::names_member;
 use tidemill_broker::cluster::wire::Lane;
 use tidemill_broker::cluster::wire::link::Hello;
 use tidemill_core::member::{MemberEpoch, MemberId};
-use tokio::net::TcpStream;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
 const LONG: Duration = Duration::from_secs(50);
@@ -35,14 +36,17 @@ fn hello_of_a() -> Hello {
         members: Default::default(),
         owners: Vec::new(),
     };
-    let which = Which { link: 7, lane: Lane::Control, last_forward_received: 0 };
+    let which = Which { link: 7, lane: Lane::Control };
     greeting(&terms(), &view, &member("b", 1), which)
 }
 
 /// Dials `b` with `identity` and `hello`; the answer, if there is one.
 async fn greet(b: &TestNode, identity: &Identity, hello: Hello) -> Option<Hello> {
+    greet_over(TcpStream::connect(&b.address).await.unwrap(), identity, hello).await
+}
+
+async fn greet_over(socket: TcpStream, identity: &Identity, hello: Hello) -> Option<Hello> {
     let configs = identity.tls.configs().await.unwrap();
-    let socket = TcpStream::connect(&b.address).await.unwrap();
     let name = ServerName::try_from("b").unwrap();
     let mut stream = TlsConnector::from(configs.client).connect(name, socket).await.ok()?;
     write_hello(&mut stream, hello).await.ok()?;
@@ -139,4 +143,22 @@ async fn a_certificate_names_members_by_its_alternative_names() {
     assert!(names_member(&certificate, &MemberId::new("broker-0")));
     assert!(!names_member(&certificate, &MemberId::new("broker-1")));
     assert!(!names_member(&certificate, &MemberId::new("not a name")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_say_nothing_do_not_keep_a_peer_out() {
+    let authority = Authority::new();
+    let b = b_that_knows_a(&authority).await;
+    let identity = Identity::new(&authority, "a");
+    let mut idle = Vec::new();
+    for _ in 0..100 {
+        idle.push(TcpStream::connect(&b.address).await.unwrap());
+    }
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+    let socket = socket.connect(b.address.parse().unwrap()).await.unwrap();
+
+    assert!(greet_over(socket, &identity, hello_of_a()).await.is_some());
+    let beyond = idle.last_mut().unwrap().read(&mut [0; 1]).await;
+    assert!(beyond.is_err() || beyond.is_ok_and(|bytes| bytes == 0), "closed");
 }

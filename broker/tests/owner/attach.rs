@@ -74,6 +74,20 @@ async fn clean_start_discards_the_session_its_messages_and_its_state() {
     }
 }
 
+/// MQTT-3.1.2-4: a client that was told that its session is new must not find the old one later.
+#[tokio::test]
+async fn a_discarded_session_does_not_come_back_when_the_owner_dies_right_after_the_grant() {
+    let world = World::new().await;
+    let old = world.subscriber("c", "a").await;
+    world.detach(&old).await;
+    world.stored().await;
+
+    world.attach(clean("c")).await.unwrap();
+    let world = world.crash(2).await;
+
+    assert!(!world.attach(request("c")).await.unwrap().grant.session_present);
+}
+
 #[tokio::test]
 async fn a_clean_session_leaves_nothing_in_the_state() {
     let world = World::new().await;

@@ -8,12 +8,13 @@ use tidemill_broker::log::memory::UnknownCommit;
 use tidemill_broker::log::state::{State, StateEntry};
 use tidemill_broker::owner::OwnerSide;
 use tidemill_core::attach::{
-    AttachRequest, Attachment, ConnectionEpoch, OwnerError, SessionLifetime, SessionNumber,
+    AttachRequest, Attachment, ConnectionEpoch, HostAttachments, OwnerError, SessionLifetime, SessionNumber,
 };
 use tidemill_core::member::OwnerEpoch;
 use tidemill_core::packet::QoS;
 use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
 use tidemill_core::state::key::StateKey;
+use tidemill_core::state::meta::SessionMeta;
 use tidemill_core::state::value::PartitionOwner;
 
 fn owner_value(state: &[StateEntry], partition: u16) -> PartitionOwner {
@@ -190,6 +191,48 @@ fn attachment(request: AttachRequest, session: SessionNumber, connection: Connec
     Attachment { request, session, connection, done: Vec::new(), in_flight: Vec::new() }
 }
 
+fn told(attached: Vec<Attachment>) -> HostAttachments {
+    HostAttachments { attached, ..HostAttachments::default() }
+}
+
+#[tokio::test]
+async fn connections_whose_end_was_lost_end_with_the_next_word_of_their_host_and_newer_ones_go_on() {
+    let world = World::new().await;
+    let mut clients = Vec::new();
+    for id in ["gone", "attaching", "attached", "newest"] {
+        clients.push(world.attach(request(id)).await.unwrap());
+    }
+    let elsewhere = AttachRequest { host: host(2), ..request("elsewhere") };
+    world.attach(elsewhere).await.unwrap();
+    let clean = AttachRequest { lifetime: SessionLifetime::Clean, clean_start: true, ..request("clean") };
+    world.attach(clean).await.unwrap();
+    let listed = &clients[2];
+    let word = HostAttachments {
+        attached: vec![attachment(request("attached"), listed.grant.session, listed.grant.connection)],
+        attaching: vec!["attaching".into()],
+        granted: Some(listed.grant.connection),
+    };
+
+    within(world.owner.reattach(PartitionGroup(0), host(1), word.clone())).await.unwrap();
+    assert_eq!(world.metrics.attached.get(), 5, "one has ended");
+    let all =
+        HostAttachments { granted: Some(ConnectionEpoch { owner: OwnerEpoch(1), counter: 100 }), ..word };
+    within(world.owner.reattach(PartitionGroup(0), host(1), all)).await.unwrap();
+    assert_eq!(world.metrics.attached.get(), 3, "those of the host that it does not name have ended");
+
+    world.stored().await;
+    let ended = |id: &str| {
+        let client = clients.iter().find(|client| client.id == id).unwrap();
+        StateKey::Meta { queue: super::world::queue(id, client.grant.session) }.encode()
+    };
+    let state = world.state().await;
+    for (id, is_over) in [("gone", true), ("attaching", false), ("attached", false), ("newest", true)] {
+        let entry = state.iter().find(|entry| entry.key == ended(id)).unwrap();
+        let meta = SessionMeta::decode(entry.value.clone()).unwrap();
+        assert_eq!(meta.disconnected_at_ms.is_some(), is_over, "{id}");
+    }
+}
+
 #[tokio::test]
 async fn a_reattached_connection_goes_on_and_gets_nothing_that_it_has_or_is_done_with() {
     let world = World::new().await;
@@ -204,13 +247,14 @@ async fn a_reattached_connection_goes_on_and_gets_nothing_that_it_has_or_is_done
     let mut word = attachment(request("c"), client.grant.session, client.grant.connection);
     word.done = vec![first[0].offset];
     word.in_flight = vec![first[1].offset];
-    let answers = within(world.owner.reattach(PartitionGroup(0), host(1), vec![word.clone()])).await.unwrap();
+    let answers =
+        within(world.owner.reattach(PartitionGroup(0), host(1), told(vec![word.clone()]))).await.unwrap();
     let connection = answers[0].unwrap();
 
     assert!(connection > client.grant.connection);
     world.publish_text("a", "new").await;
     assert_eq!(payloads(&world.deliveries_to("c", connection, 2).await), ["lost on the way", "new"]);
-    let again = within(world.owner.reattach(PartitionGroup(0), host(1), vec![word])).await.unwrap();
+    let again = within(world.owner.reattach(PartitionGroup(0), host(1), told(vec![word]))).await.unwrap();
     assert_eq!(again, [Ok(connection)], "a repeated frame changes nothing");
 }
 
@@ -223,7 +267,7 @@ async fn new_connections_wait_for_every_members_word_and_take_over_what_it_tells
 
     let attach = tokio::spawn(world.owner_attach(AttachRequest { host: host(2), ..request("c") }));
     let word = attachment(request("c"), client.grant.session, client.grant.connection);
-    let answers = within(world.owner.reattach(PartitionGroup(0), host(1), vec![word])).await.unwrap();
+    let answers = within(world.owner.reattach(PartitionGroup(0), host(1), told(vec![word]))).await.unwrap();
     let adopted = answers[0].unwrap();
 
     let granted = within(attach).await.unwrap().unwrap();
@@ -240,7 +284,7 @@ async fn of_two_hosts_that_claim_a_client_the_newer_connection_stays() {
 
     let reattach = |at: u64, counter| {
         let words = vec![attachment(clean(at), number, connection(counter))];
-        within(world.owner.reattach(PartitionGroup(0), host(at), words))
+        within(world.owner.reattach(PartitionGroup(0), host(at), told(words)))
     };
     let newer = reattach(1, 5).await.unwrap();
     let older = reattach(2, 4).await.unwrap();
@@ -250,6 +294,21 @@ async fn of_two_hosts_that_claim_a_client_the_newer_connection_stays() {
     assert!(newest[0].unwrap() > newer[0].unwrap());
     assert!(newer[0].unwrap().owner > OwnerEpoch(7), "raised above every connection that hosts tell of");
     assert_eq!(world.hosts.taken_over(), [("c".into(), newer[0].unwrap())]);
+}
+
+#[tokio::test]
+async fn an_owner_whose_epoch_is_raised_while_it_serves_speaks_for_its_partitions_anew() {
+    let world = World::new().await;
+    world.subscriber("c", "a").await;
+    assert_eq!(world.routes.epochs(), [OwnerEpoch(1); 2]);
+    let formerly = ConnectionEpoch { owner: OwnerEpoch(7), counter: 1 };
+    let clean = AttachRequest { lifetime: SessionLifetime::Clean, ..request("d") };
+
+    let words = vec![attachment(clean, SessionNumber::new(OwnerEpoch(7), 1), formerly)];
+    within(world.owner.reattach(PartitionGroup(0), host(1), told(words))).await.unwrap();
+
+    assert_eq!(world.routes.epochs(), [OwnerEpoch(8); 2], "above what members may have heard");
+    assert_eq!(world.routes.filters(), ["a"]);
 }
 
 #[tokio::test]

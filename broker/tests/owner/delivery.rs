@@ -106,6 +106,27 @@ async fn a_subscriber_that_does_not_acknowledge_holds_a_budget_of_bytes_and_gets
 }
 
 #[tokio::test]
+async fn a_frame_of_deliveries_is_never_larger_than_a_link_takes() {
+    let world = World::new().await;
+    let client = world.subscriber("c", "a").await;
+    world.detach(&client).await;
+    for (count, payload_bytes) in [(11, 100 << 10), (2_000, 100)] {
+        for _ in 0..count {
+            world.publish_text("a", &"x".repeat(payload_bytes)).await;
+        }
+    }
+
+    let client = world.attach(AttachRequest { window: u16::MAX, ..request("c") }).await.unwrap();
+
+    let deliveries = world.deliveries(&client, 11).await;
+    world.ack(&client, offsets(&deliveries));
+    world.deliveries(&client, 2_011).await;
+    // A large message is alone; small ones share a frame that is small too.
+    let largest = world.hosts.largest_frame_bytes();
+    assert!(largest < (100 << 10) + 1_024, "{largest} bytes");
+}
+
+#[tokio::test]
 async fn what_was_not_acknowledged_comes_again_first_and_in_order() {
     let world = World::new().await;
     let client = world.subscriber("c", "a").await;
@@ -209,7 +230,11 @@ async fn a_hundred_thousand_idle_queues_are_not_touched_by_a_record() {
     for number in 0..100_000_u32 {
         let slot = queues.create(super::world::queue(&number.to_string(), SessionNumber(1)));
         let filter = TopicFilter::parse(format!("device/{number}/+")).unwrap();
-        queues.subscribe(slot, filter, Subscription { options, identifier: None, start: 0, end: None });
+        queues.subscribe(
+            slot,
+            filter,
+            Subscription { options, identifier: None, start: 0, end: None, successor: None },
+        );
     }
     assert_eq!(queues.take_dirty(usize::MAX).len(), 100_000);
 

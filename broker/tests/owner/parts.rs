@@ -5,7 +5,9 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tidemill_broker::cluster::wire::{Body, Frame};
 use tidemill_broker::cluster::{GateClosed, Route, RouteChange, RouteExchange};
 use tidemill_broker::owner::HostSide;
 use tidemill_broker::owner::parts::Surroundings;
@@ -25,6 +27,8 @@ pub(crate) fn host(number: u64) -> Member {
 pub(crate) struct Hosts {
     delivered: Mutex<BTreeMap<(ByteString, ConnectionEpoch), Vec<Delivery>>>,
     taken_over: Mutex<Vec<(ByteString, ConnectionEpoch)>>,
+    /// Bytes of the largest frame, as a link would carry it.
+    frame_bytes: AtomicUsize,
     /// Old connections stay open while it is false.
     pub(crate) closes: watch::Sender<bool>,
     /// Counts everything that came.
@@ -36,6 +40,11 @@ impl Hosts {
         self.delivered.lock().get(&(client_id.into(), connection)).cloned().unwrap_or_default()
     }
 
+    /// Bytes of the largest frame so far, as a link would carry it.
+    pub(crate) fn largest_frame_bytes(&self) -> usize {
+        self.frame_bytes.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn taken_over(&self) -> Vec<(ByteString, ConnectionEpoch)> {
         self.taken_over.lock().clone()
     }
@@ -43,6 +52,9 @@ impl Hosts {
 
 impl HostSide for Hosts {
     fn deliver(&self, _host: &Member, deliver: Deliver) {
+        let body = Some(Body::Deliver((&deliver).into()));
+        let frame = Frame { sender_epoch: u64::MAX, data_sequence: u64::MAX, body };
+        self.frame_bytes.fetch_max(frame.to_wire().len(), Ordering::SeqCst);
         let key = (deliver.queue.name.clone(), deliver.connection);
         self.delivered.lock().entry(key).or_default().extend(deliver.deliveries);
         self.arrived.send_modify(|arrived| *arrived += 1);
@@ -69,8 +81,11 @@ impl HostSide for Hosts {
 #[derive(Default)]
 pub(crate) struct Routes {
     announced: Mutex<BTreeSet<(Partition, TopicFilter)>>,
+    epochs: Mutex<BTreeMap<Partition, OwnerEpoch>>,
     /// Gates stay closed.
     pub(crate) is_closed: AtomicBool,
+    /// Gates do not answer.
+    pub(crate) is_held: watch::Sender<bool>,
 }
 
 impl Routes {
@@ -82,6 +97,11 @@ impl Routes {
             .filter(|(_, filter)| filter.matches(topic))
             .map(|(partition, _)| *partition)
             .collect()
+    }
+
+    /// The epoch under which each partition was spoken for last.
+    pub(crate) fn epochs(&self) -> Vec<OwnerEpoch> {
+        self.epochs.lock().values().copied().collect()
     }
 
     /// All filters.
@@ -112,10 +132,21 @@ impl RouteExchange for Routes {
         }
         let is_closed = self.is_closed.load(Ordering::SeqCst);
         let closed = GateClosed { missing: vec![MemberId::new("stuck")] };
-        futures::future::ready(if is_closed { Err(closed) } else { Ok(()) }).boxed()
+        let mut is_held = self.is_held.subscribe();
+        async move {
+            // An error means that the test is over.
+            let _ = is_held.wait_for(|is_held| !*is_held).await;
+            if is_closed { Err(closed) } else { Ok(()) }
+        }
+        .boxed()
     }
 
-    fn set_partition_routes(&self, partition: Partition, _epoch: OwnerEpoch, filters: Vec<TopicFilter>) {
+    fn durable_gate(&self) -> Duration {
+        Duration::from_secs(14)
+    }
+
+    fn set_partition_routes(&self, partition: Partition, epoch: OwnerEpoch, filters: Vec<TopicFilter>) {
+        self.epochs.lock().insert(partition, epoch);
         let mut announced = self.announced.lock();
         announced.retain(|(of, _)| *of != partition);
         announced.extend(filters.into_iter().map(|filter| (partition, filter)));

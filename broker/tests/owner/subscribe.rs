@@ -142,3 +142,57 @@ async fn what_makes_a_key_that_no_store_takes_is_refused_and_stops_nobody() {
     let longest = world.state().await.into_iter().map(|entry| entry.key.len()).max();
     assert!(longest.is_some_and(|bytes| bytes <= tidemill_broker::log::state::KEY_BYTES_MAX));
 }
+
+/// MQTT-3.8.4-4: what was published before a subscription is replaced is not lost by that.
+#[tokio::test]
+async fn lowering_a_subscription_to_qos_0_loses_nothing_that_was_published_before() {
+    let world = World::new().await;
+    let client = world.attach(AttachRequest { window: 1, ..request("c") }).await.unwrap();
+    world.subscribe(&client, vec![subscription("a", options(QoS::AtLeastOnce))]).await.unwrap();
+    for text in ["1", "2", "3"] {
+        world.publish_text("a", text).await;
+    }
+
+    let lowered = vec![subscription("a", options(QoS::AtMostOnce))];
+    assert_eq!(world.subscribe(&client, lowered).await.unwrap(), [ReasonCode::SUCCESS]);
+
+    world.publish_text("a", "from memory, not from the queue").await;
+    let first = world.deliveries(&client, 1).await;
+    world.ack(&client, vec![first[0].offset]);
+    world.deliveries(&client, 2).await;
+    world.stored().await;
+    let world = world.crash(2).await;
+    let client = world.attach(request("c")).await.unwrap();
+    assert_eq!(client.grant.subscriptions, [subscription("a", options(QoS::AtMostOnce))]);
+    assert_eq!(world.routes.filters(), ["a"], "the queue is not through yet");
+    let rest = world.deliveries(&client, 2).await;
+    assert_eq!(payloads(&rest), ["2", "3"]);
+    world.ack(&client, rest.iter().map(|delivery| delivery.offset).collect());
+    world.until(|| world.routes.filters().is_empty()).await;
+    assert_eq!(payloads(&world.deliveries(&client, 2).await), ["2", "3"]);
+    world.stored().await;
+    let world = world.crash(3).await;
+    let client = world.attach(request("c")).await.unwrap();
+    assert_eq!(client.grant.subscriptions, [subscription("a", options(QoS::AtMostOnce))]);
+    assert!(world.routes.filters().is_empty());
+}
+
+#[tokio::test]
+async fn a_subscription_whose_asker_has_given_up_is_taken_back() {
+    let world = World::new().await;
+    let client = world.attach(request("c")).await.unwrap();
+    world.routes.is_held.send_replace(true);
+    let asked =
+        vec![subscription("a", options(QoS::AtLeastOnce)), subscription("b", options(QoS::AtMostOnce))];
+    let mut subscribing = Box::pin(world.subscribe(&client, asked));
+    assert!(futures::poll!(&mut subscribing).is_pending());
+    world.until(|| world.routes.filters() == ["a"]).await;
+
+    drop(subscribing);
+    world.routes.is_held.send_replace(false);
+
+    world.until(|| world.routes.filters().is_empty()).await;
+    world.stored().await;
+    let world = world.crash(2).await;
+    assert!(world.attach(request("c")).await.unwrap().grant.subscriptions.is_empty());
+}

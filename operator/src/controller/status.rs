@@ -60,11 +60,14 @@ pub fn refused_status(cluster: &MqttCluster, refusal: &Refusal, now: Timestamp) 
     amended_status(cluster, findings, now)
 }
 
-/// Status of a cluster whose pass failed: everything else stays as it was last seen.
+/// Status of a cluster whose pass failed: whether it runs its spec is not known, everything else stays as it was last seen.
 #[must_use]
 pub fn failed_status(cluster: &MqttCluster, error: &str, now: Timestamp) -> MqttClusterStatus {
-    let finding = Finding::new(condition::DEGRADED, Verdict::True, "ReconcileFailed", error);
-    amended_status(cluster, vec![finding], now)
+    let findings = vec![
+        Finding::new(condition::READY, Verdict::Unknown, "ReconcileFailed", error),
+        Finding::new(condition::DEGRADED, Verdict::True, "ReconcileFailed", error),
+    ];
+    amended_status(cluster, findings, now)
 }
 
 fn amended_status(cluster: &MqttCluster, findings: Vec<Finding>, now: Timestamp) -> MqttClusterStatus {

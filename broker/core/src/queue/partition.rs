@@ -181,7 +181,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         subscription: Subscription,
     ) -> Option<Subscription> {
         let key = (slot, filter.clone());
-        if subscription.is_durable() && subscription.end.is_none() {
+        if subscription.has_route() {
             self.durable.insert(&filter, key);
         } else {
             self.durable.remove(&filter, &key);
@@ -198,18 +198,25 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         self.queue_mut(slot)?.subscriptions.remove(filter)
     }
 
-    /// Takes out subscriptions that have ended and that their queue, now at the head, needs no more.
-    pub fn take_ended(&mut self) -> Vec<(QueueId, TopicFilter)> {
+    /// Takes out subscriptions that have ended and that their queue, now at the head, needs no more; with what is in their
+    /// place. See [`Self::has_route`] for the route.
+    pub fn take_ended(&mut self) -> Vec<(QueueId, TopicFilter, Option<Subscription>)> {
         let mut taken = Vec::new();
+        let head = self.head;
         for slot in self.ending.clone() {
             let Some(queue) = self.queue_mut(slot) else { continue };
             if queue.progress.mode() == Mode::Behind {
                 continue;
             }
-            for filter in queue.subscriptions.take_ended() {
-                taken.push((queue.id.clone(), filter));
+            let id = queue.id.clone();
+            let ended = queue.subscriptions.take_ended(head);
+            if !queue.subscriptions.has_ending() {
+                self.ending.remove(&slot);
             }
-            self.ending.remove(&slot);
+            for (filter, next) in ended {
+                self.durable.remove(&filter, &(slot, filter.clone()));
+                taken.push((id.clone(), filter, next));
+            }
         }
         taken
     }
@@ -226,7 +233,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         let mut filters = BTreeSet::new();
         for queue in self.queues.iter().flatten() {
             for (filter, subscription) in queue.subscriptions.iter() {
-                if subscription.is_durable() && subscription.end.is_none() {
+                if subscription.has_route() {
                     filters.insert(filter.clone());
                 }
             }

@@ -1,7 +1,7 @@
 //! The subscriptions of one queue, and what they make of a record.
 //!
 //! Stored value: version, options (bits 0-1 QoS, 2 no local, 3 retain as published, 4-5 retain handling), flags (bit
-//! 0 identifier, 1 end), identifier, start, end.
+//! 0 identifier, 1 end, 2 successor), identifier, start, end, successor's options, successor's identifier or 0.
 
 use crate::attach::StoredSubscription;
 use crate::binary::{FormatError, Writer};
@@ -17,6 +17,7 @@ const OPTION_NO_LOCAL: u8 = 1 << 2;
 const OPTION_RETAIN_AS_PUBLISHED: u8 = 1 << 3;
 const FLAG_IDENTIFIER: u8 = 1;
 const FLAG_END: u8 = 1 << 1;
+const FLAG_SUCCESSOR: u8 = 1 << 2;
 
 /// One subscription of a queue: it counts for offsets in `start..end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +30,26 @@ pub struct Subscription {
     pub start: Offset,
     /// One past the last offset it counts for; `None` while it is in force.
     pub end: Option<Offset>,
+    /// The QoS 0 subscription that has replaced it at `end`: what was published before is not lost by that
+    /// (MQTT-3.8.4-4). It takes its place once the queue is past `end`.
+    pub successor: Option<Successor>,
+}
+
+/// A subscription of QoS 0 that waits until what an earlier one is owed was handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Successor {
+    /// How to deliver.
+    pub options: SubscriptionOptions,
+    /// 5.0 subscription identifier.
+    pub identifier: Option<u32>,
+}
+
+impl Successor {
+    /// The subscription that it becomes; its messages take the live path.
+    #[must_use]
+    pub fn into_subscription(self, start: Offset) -> Subscription {
+        Subscription { options: self.options, identifier: self.identifier, start, end: None, successor: None }
+    }
 }
 
 impl Subscription {
@@ -36,6 +57,22 @@ impl Subscription {
     #[must_use]
     pub fn is_durable(&self) -> bool {
         self.options.qos > QoS::AtMostOnce
+    }
+
+    /// Whether publishes are still appended for it: it makes deliveries of QoS > 0 and was not unsubscribed.
+    #[must_use]
+    pub fn has_route(&self) -> bool {
+        self.is_durable() && (self.end.is_none() || self.successor.is_some())
+    }
+
+    /// Options and identifier of what the client is subscribed to; `None` when it has unsubscribed.
+    #[must_use]
+    pub fn in_force(&self) -> Option<(SubscriptionOptions, Option<u32>)> {
+        match (self.end, self.successor) {
+            (_, Some(successor)) => Some((successor.options, successor.identifier)),
+            (None, None) => Some((self.options, self.identifier)),
+            (Some(_), None) => None,
+        }
     }
 
     /// Whether it counts for `offset`.
@@ -48,17 +85,20 @@ impl Subscription {
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::versioned(STATE_VERSION, 24);
-        writer.u8(self.options.qos as u8
-            | flag(self.options.no_local, OPTION_NO_LOCAL)
-            | flag(self.options.retain_as_published, OPTION_RETAIN_AS_PUBLISHED)
-            | (self.options.retain_handling as u8) << 4);
-        writer.u8(flag(self.identifier.is_some(), FLAG_IDENTIFIER) | flag(self.end.is_some(), FLAG_END));
+        writer.u8(encode_options(self.options));
+        writer.u8(flag(self.identifier.is_some(), FLAG_IDENTIFIER)
+            | flag(self.end.is_some(), FLAG_END)
+            | flag(self.successor.is_some(), FLAG_SUCCESSOR));
         if let Some(identifier) = self.identifier {
             writer.number(identifier.into());
         }
         writer.number(self.start);
         if let Some(end) = self.end {
             writer.number(end);
+        }
+        if let Some(successor) = self.successor {
+            writer.u8(encode_options(successor.options));
+            writer.number(successor.identifier.unwrap_or(0).into());
         }
         writer.finish()
     }
@@ -70,28 +110,46 @@ impl Subscription {
     /// [`FormatError`]: the state is damaged or from a newer version; its partition must not be served.
     pub fn decode(bytes: Bytes) -> Result<Self, FormatError> {
         let mut reader = read_version_1(bytes, "subscription version")?;
-        let byte = reader.u8("subscription options")?;
-        let unknown = FormatError::Unknown { field: "subscription options", value: byte.into() };
-        let retain_handling = match byte >> 4 {
-            0 => RetainHandling::Send,
-            1 => RetainHandling::SendIfNew,
-            2 => RetainHandling::DoNotSend,
-            _ => return Err(unknown),
-        };
-        let options = SubscriptionOptions {
-            qos: QoS::from_number(byte & 0b11).ok_or(unknown)?,
-            no_local: byte & OPTION_NO_LOCAL != 0,
-            retain_as_published: byte & OPTION_RETAIN_AS_PUBLISHED != 0,
-            retain_handling,
-        };
-        let flags = read_flags(&mut reader, "subscription flags", FLAG_IDENTIFIER | FLAG_END)?;
+        let options = decode_options(reader.u8("subscription options")?)?;
+        let known = FLAG_IDENTIFIER | FLAG_END | FLAG_SUCCESSOR;
+        let flags = read_flags(&mut reader, "subscription flags", known)?;
         let identifier =
             if flags & FLAG_IDENTIFIER != 0 { Some(reader.number_u32("identifier")?) } else { None };
         let start = reader.number("start offset")?;
         let end = if flags & FLAG_END != 0 { Some(reader.number("end offset")?) } else { None };
+        let successor = if flags & FLAG_SUCCESSOR != 0 {
+            let options = decode_options(reader.u8("successor options")?)?;
+            let identifier = reader.number_u32("successor identifier")?;
+            Some(Successor { options, identifier: (identifier != 0).then_some(identifier) })
+        } else {
+            None
+        };
         reader.finish()?;
-        Ok(Self { options, identifier, start, end })
+        Ok(Self { options, identifier, start, end, successor })
     }
+}
+
+fn encode_options(options: SubscriptionOptions) -> u8 {
+    options.qos as u8
+        | flag(options.no_local, OPTION_NO_LOCAL)
+        | flag(options.retain_as_published, OPTION_RETAIN_AS_PUBLISHED)
+        | (options.retain_handling as u8) << 4
+}
+
+fn decode_options(byte: u8) -> Result<SubscriptionOptions, FormatError> {
+    let unknown = FormatError::Unknown { field: "subscription options", value: byte.into() };
+    let retain_handling = match byte >> 4 {
+        0 => RetainHandling::Send,
+        1 => RetainHandling::SendIfNew,
+        2 => RetainHandling::DoNotSend,
+        _ => return Err(unknown),
+    };
+    Ok(SubscriptionOptions {
+        qos: QoS::from_number(byte & 0b11).ok_or(unknown)?,
+        no_local: byte & OPTION_NO_LOCAL != 0,
+        retain_as_published: byte & OPTION_RETAIN_AS_PUBLISHED != 0,
+        retain_handling,
+    })
 }
 
 /// How a record goes to one queue.
@@ -137,6 +195,12 @@ impl Subscriptions {
         self.by_filter.get(filter)
     }
 
+    /// How many there are, ended ones too.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.by_filter.len()
+    }
+
     /// All of them in filter order, ended ones too.
     pub fn iter(&self) -> impl Iterator<Item = (&TopicFilter, &Subscription)> {
         self.by_filter.iter()
@@ -145,21 +209,31 @@ impl Subscriptions {
     /// Those in force, in filter order, as told to the host of a resumed session.
     #[must_use]
     pub fn in_force(&self) -> Vec<StoredSubscription> {
-        self.by_filter
-            .iter()
-            .filter(|(_, subscription)| subscription.end.is_none())
-            .map(|(filter, subscription)| StoredSubscription {
-                filter: filter.clone(),
-                options: subscription.options,
-                identifier: subscription.identifier,
-            })
-            .collect()
+        let in_force = |(filter, subscription): (&TopicFilter, &Subscription)| {
+            let (options, identifier) = subscription.in_force()?;
+            Some(StoredSubscription { filter: filter.clone(), options, identifier })
+        };
+        self.by_filter.iter().filter_map(in_force).collect()
     }
 
-    /// Takes out those that have ended; returns their filters in order.
-    pub fn take_ended(&mut self) -> Vec<TopicFilter> {
-        let ended = self.by_filter.extract_if(.., |_, subscription| subscription.end.is_some());
-        ended.map(|(filter, _)| filter).collect()
+    /// Takes out those that have ended at or below `head`, in filter order, and puts their successors in their place.
+    pub fn take_ended(&mut self, head: Offset) -> Vec<(TopicFilter, Option<Subscription>)> {
+        let is_over = |subscription: &Subscription| subscription.end.is_some_and(|end| end <= head);
+        let ended: Vec<_> = self.by_filter.extract_if(.., |_, subscription| is_over(subscription)).collect();
+        let replace = |(filter, ended): (TopicFilter, Subscription)| {
+            let next = ended.successor.map(|successor| successor.into_subscription(head));
+            if let Some(next) = next {
+                self.by_filter.insert(filter.clone(), next);
+            }
+            (filter, next)
+        };
+        ended.into_iter().map(replace).collect()
+    }
+
+    /// Whether one has ended, or will at an offset that is known.
+    #[must_use]
+    pub fn has_ending(&self) -> bool {
+        self.by_filter.values().any(|subscription| subscription.end.is_some())
     }
 
     /// What the subscriptions make of a record, all filters tried: for a queue that is behind.
@@ -223,8 +297,13 @@ mod tests {
 
     #[test]
     fn version_1_keeps_its_bytes() {
-        let plain =
-            Subscription { options: options(QoS::AtLeastOnce), identifier: None, start: 300, end: None };
+        let plain = Subscription {
+            options: options(QoS::AtLeastOnce),
+            identifier: None,
+            start: 300,
+            end: None,
+            successor: None,
+        };
         let full = Subscription {
             options: SubscriptionOptions {
                 qos: QoS::ExactlyOnce,
@@ -235,9 +314,14 @@ mod tests {
             identifier: Some(300),
             start: 1,
             end: Some(2),
+            successor: None,
         };
+        let successor = Successor { options: options(QoS::AtMostOnce), identifier: Some(7) };
+        let lowered = Subscription { end: Some(301), successor: Some(successor), ..plain };
 
-        for (subscription, bytes) in [(plain, "01 01 00 ac02"), (full, "01 2e 03 ac02 01 02")] {
+        let values =
+            [(plain, "01 01 00 ac02"), (full, "01 2e 03 ac02 01 02"), (lowered, "01 01 06 ac02 ad02 00 07")];
+        for (subscription, bytes) in values {
             assert_eq!(hex(&subscription.encode()), bytes.replace(' ', ""));
             assert_eq!(Subscription::decode(subscription.encode()), Ok(subscription));
         }
@@ -245,7 +329,7 @@ mod tests {
 
     #[test]
     fn unknown_versions_and_options_are_refused() {
-        for bytes in [[2, 1, 0, 0], [1, 3, 0, 0], [1, 0x31, 0, 0], [1, 0x41, 0, 0], [1, 1, 4, 0]] {
+        for bytes in [[2, 1, 0, 0], [1, 3, 0, 0], [1, 0x31, 0, 0], [1, 0x41, 0, 0], [1, 1, 8, 0]] {
             assert!(Subscription::decode(Bytes::copy_from_slice(&bytes)).is_err(), "{bytes:?}");
         }
     }

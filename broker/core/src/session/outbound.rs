@@ -162,12 +162,6 @@ impl Outbound {
         self.pending_bytes
     }
 
-    /// Deliveries in flight.
-    #[must_use]
-    pub fn in_use_count(&self) -> usize {
-        self.in_use.len()
-    }
-
     /// Offsets at the client or waiting for it, in order.
     #[must_use]
     pub fn in_flight_offsets(&self) -> Vec<Offset> {

@@ -57,6 +57,13 @@ impl Subscriptions {
         self.filters.contains_key(filter) || self.filters.len() + more < self.maximum
     }
 
+    /// The subscription to `filter`, if there is one.
+    #[must_use]
+    pub fn get(&self, filter: &TopicFilter) -> Option<StoredSubscription> {
+        let (options, identifier) = *self.filters.get(filter)?;
+        Some(StoredSubscription { filter: filter.clone(), options, identifier })
+    }
+
     /// Whether there is a subscription to `filter`.
     #[must_use]
     pub fn contains(&self, filter: &TopicFilter) -> bool {

@@ -1,6 +1,6 @@
 //! What peers ask this broker as owner, and tell it as host.
 
-use super::{Directory, LocalSides, Shared, link_key};
+use super::{Directory, LocalSides, Shared};
 use crate::cluster::peer::lane::Crowding;
 use crate::cluster::peer::link::Link;
 use crate::cluster::wire::attach::{
@@ -9,14 +9,13 @@ use crate::cluster::wire::attach::{
 use crate::cluster::wire::deliver::{Acked, Deliver};
 use crate::cluster::wire::subscribe::{ReasonsReply, Subscribe, Unsubscribe};
 use crate::cluster::wire::{Body, WireError, narrow, required};
+use crate::owner::OwnerSide;
 use std::sync::Arc;
 use tidemill_core::attach::{
-    AttachRequest, Attachment, ConnectionEpoch, OwnerError, SubscribeRequest, UnsubscribeRequest,
+    AttachRequest, Attachment, ConnectionEpoch, HostAttachments, OwnerError, SubscribeRequest,
+    UnsubscribeRequest,
 };
 use tidemill_core::partition::PartitionGroup;
-
-/// Attachments in the parts of one re-attach; more are refused. Far above what a broker can hold.
-const ATTACHMENTS_MAX: usize = 4_000_000;
 
 const UNAVAILABLE: Refusal = Refusal::Owner(OwnerError::Unavailable);
 
@@ -48,21 +47,21 @@ impl Directory {
     pub(crate) fn handle_reattach(&self, link: &Arc<Link>, part: Reattach) -> Result<(), WireError> {
         let number = part.request;
         let group = PartitionGroup(narrow(part.group, "group")?);
-        let mut parts = self.shared.parts.lock();
-        let collected = parts.entry((link_key(link), number)).or_default();
+        let mut attachments = Vec::with_capacity(part.attachments.len());
         for attachment in part.attachments {
             let attachment = Attachment::try_from(attachment)?;
             from_its_host(link, &attachment.request)?;
-            collected.push(attachment);
+            attachments.push(attachment);
         }
-        if collected.len() > ATTACHMENTS_MAX {
-            return Err(WireError::Value { field: "attachments", value: collected.len() as u64 });
-        }
-        if !part.last {
-            return Ok(());
-        }
-        let attachments = parts.remove(&(link_key(link), number)).unwrap_or_default();
-        drop(parts);
+        let (unfinished, key) = (&self.shared.unfinished, (link.number(), number));
+        let attached = unfinished.reattaches.add(key, attachments, !part.last)?;
+        let attaching = unfinished.attaching.add(key, part.attaching, !part.last)?;
+        let (Some(attached), Some(attaching)) = (attached, attaching) else { return Ok(()) };
+        let attachments = HostAttachments {
+            attached,
+            attaching: attaching.into_iter().map(Into::into).collect(),
+            granted: part.granted.map(Into::into),
+        };
         let host = link.peer().clone();
         self.shared.answer(link, group, move |local| {
             let reattaching = local.map(|local| local.owner.reattach(group, host, attachments));
@@ -78,8 +77,16 @@ impl Directory {
     }
 
     /// A host asks for subscriptions.
-    pub(crate) fn handle_subscribe(&self, link: &Arc<Link>, subscribe: Subscribe) -> Result<(), WireError> {
+    pub(crate) fn handle_subscribe(
+        &self,
+        link: &Arc<Link>,
+        mut subscribe: Subscribe,
+    ) -> Result<(), WireError> {
         let number = subscribe.request;
+        let collected = &self.shared.unfinished.subscribes;
+        let all = collected.add((link.number(), number), subscribe.subscriptions, subscribe.more)?;
+        let Some(subscriptions) = all else { return Ok(()) };
+        subscribe.subscriptions = subscriptions;
         let request = SubscribeRequest::try_from(subscribe)?;
         let group = self.shared.group_of_client(&request.client_id);
         self.shared.answer(link, group, move |local| {
@@ -117,7 +124,8 @@ impl Directory {
         Ok(())
     }
 
-    /// A connection of a peer ended. Passed over when this broker is not the owner: the owner learns it by re-attach.
+    /// A connection of a peer ended. Passed over when this broker is not the owner: the owner learns it by the next
+    /// re-attach, which does not name the connection any more.
     pub(crate) fn handle_detach(&self, detach: Detach) -> Result<(), WireError> {
         let detach = tidemill_core::attach::Detach::try_from(detach)?;
         let group = self.shared.group_of_client(&detach.client_id);
@@ -154,13 +162,47 @@ impl Directory {
             .get()
             .map(|local| local.host.take_over(&self.shared.view().own, &order.client_id, connection));
         let link = Arc::clone(link);
-        self.shared.answering.spawn(async move {
+        tokio::spawn(async move {
             if let Some(closing) = closing {
                 closing.await;
             }
             let reply = Body::TakenOver(TakenOver { request: order.request });
             let _ = link.send(reply, Crowding::Waits);
         });
+        Ok(())
+    }
+
+    /// An owner has answered an attach, or a part of its answer is here.
+    pub(crate) fn handle_attach_reply(
+        &self,
+        link: &Arc<Link>,
+        mut reply: AttachReply,
+    ) -> Result<(), WireError> {
+        let collected = &self.shared.unfinished.attach_replies;
+        let all = collected.add((link.number(), reply.request), reply.subscriptions, reply.more)?;
+        let Some(subscriptions) = all else { return Ok(()) };
+        reply.subscriptions = subscriptions;
+        let grant = reply.connection;
+        let unwanted = self.shared.requests.answer(link, reply.request, Body::AttachReply(reply));
+        if let (Some(client_id), Some(connection)) = (unwanted, grant) {
+            // Whoever asked has given up: there is no such connection.
+            let connection = connection.into();
+            self.detach(tidemill_core::attach::Detach { client_id, connection, session_expiry_secs: None });
+        }
+        Ok(())
+    }
+
+    /// An owner has answered a re-attach, or a part of its answer is here.
+    pub(crate) fn handle_reattach_reply(
+        &self,
+        link: &Arc<Link>,
+        mut reply: ReattachReply,
+    ) -> Result<(), WireError> {
+        let collected = &self.shared.unfinished.reattach_replies;
+        let all = collected.add((link.number(), reply.request), reply.attachments, reply.more)?;
+        let Some(attachments) = all else { return Ok(()) };
+        reply.attachments = attachments;
+        self.handle_reply(link, reply.request, Body::ReattachReply(reply));
         Ok(())
     }
 
@@ -192,10 +234,11 @@ impl Shared {
         let local = self.local_owner(group);
         let answering = start(if permit.is_ok() { local } else { Err(UNAVAILABLE) });
         let link = Arc::clone(link);
-        self.answering.spawn(async move {
-            let reply = answering.await;
-            // A link that has ended meanwhile lets its peer ask again over the next one.
-            let _ = link.send(reply, Crowding::Waits);
+        tokio::spawn(async move {
+            for part in answering.await.into_parts() {
+                // A link that has ended meanwhile lets its peer ask again over the next one.
+                let _ = link.send(part, Crowding::Waits);
+            }
             drop(permit);
         });
     }

@@ -2,16 +2,18 @@
 
 use super::{LocalSides, OWNER_WAIT, Shared};
 use crate::cluster::GroupOwner;
-use crate::cluster::peer::lane::Crowding;
-use crate::cluster::peer::link::{Link, LinkEnd};
+use crate::cluster::peer::end::LinkEnd;
+use crate::cluster::peer::lane::{Crowding, PushError};
+use crate::cluster::peer::link::Link;
 use crate::cluster::wire::attach::{Attach, Reattach, Refusal, TakeOver};
+use crate::cluster::wire::parts::split;
 use crate::cluster::wire::subscribe::{Subscribe, Unsubscribe};
 use crate::cluster::wire::{Body, WireError};
 use crate::owner::OwnerSide;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::attach::{
-    AttachGrant, AttachRequest, Attachment, ConnectionEpoch, OwnerError, SubscribeRequest,
+    AttachGrant, AttachRequest, ConnectionEpoch, HostAttachments, OwnerError, SubscribeRequest,
     SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
@@ -22,8 +24,6 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 const ATTACH_REPLY: Duration = Duration::from_secs(15);
 /// Pause before a broker that was not the owner is asked again, unless the view changes first.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
-/// Text of the attachments in one frame, about.
-const PART_BYTES: usize = 32 * 1024;
 
 /// Where the owner of a group is.
 pub(super) enum Target {
@@ -103,11 +103,18 @@ impl Shared {
         read: impl FnOnce(Body) -> Result<Result<T, Refusal>, WireError>,
     ) -> Result<T, Refusal> {
         let (number, reply) = self.requests.enter(link);
-        if link.send(request(number), Crowding::Waits).is_err() {
-            self.requests.forget(number);
-            return Err(Refusal::NotOwner);
-        }
+        self.send_request(link, number, request(number))?;
         self.await_reply(link, number, timeout(patience, reply).await.ok(), read)
+    }
+
+    fn send_request(&self, link: &Arc<Link>, number: u64, request: Body) -> Result<(), Refusal> {
+        for part in request.into_parts() {
+            if let Err(error) = link.send(part, Crowding::Waits) {
+                self.requests.forget(number);
+                return Err(unsent(error));
+            }
+        }
+        Ok(())
     }
 
     fn await_reply<T>(
@@ -124,7 +131,7 @@ impl Shared {
             }),
             Some(Err(_)) => Err(Refusal::NotOwner),
             None => {
-                self.requests.forget(number);
+                self.requests.give_up(number);
                 Err(Refusal::Owner(OwnerError::Unavailable))
             }
         }
@@ -142,8 +149,11 @@ impl Shared {
                 Target::Remote { link, owner } => {
                     let owner_epoch = owner.epoch.0;
                     let client = Some(request.into());
-                    let body = |request| Body::Attach(Box::new(Attach { request, owner_epoch, client }));
-                    self.ask(&link, ATTACH_REPLY, body, |body| match_reply(body).attach()).await
+                    let (number, reply) = self.requests.enter_for(&link, Some(request.client_id.clone()));
+                    let attach = Attach { request: number, owner_epoch, client };
+                    self.send_request(&link, number, Body::Attach(Box::new(attach)))?;
+                    let reply = timeout(ATTACH_REPLY, reply).await.ok();
+                    self.await_reply(&link, number, reply, |body| match_reply(body).attach())
                 }
             }
         })
@@ -167,9 +177,10 @@ impl Shared {
                             client_id: request.client_id.to_string(),
                             connection: Some(request.connection.into()),
                             subscriptions: request.subscriptions.iter().map(Into::into).collect(),
+                            more: false,
                         })
                     };
-                    self.ask(&link, self.subscribe_reply, body, |body| match_reply(body).reasons()).await
+                    self.ask(&link, self.subscribe_reply(), body, |body| match_reply(body).reasons()).await
                 }
             }
         })
@@ -196,7 +207,7 @@ impl Shared {
                             filters: filters.collect(),
                         })
                     };
-                    self.ask(&link, self.subscribe_reply, body, |body| match_reply(body).reasons()).await
+                    self.ask(&link, self.subscribe_reply(), body, |body| match_reply(body).reasons()).await
                 }
             }
         })
@@ -208,12 +219,12 @@ impl Shared {
         &self,
         group: PartitionGroup,
         host: Member,
-        attachments: &[Attachment],
+        attachments: &HostAttachments,
     ) -> Result<ReattachOutcomes, Refusal> {
         match self.target(group) {
             None => Err(Refusal::NotOwner),
             Some(Target::Local(owner)) => {
-                let answer = timeout(ATTACH_REPLY, owner.reattach(group, host, attachments.to_vec())).await;
+                let answer = timeout(ATTACH_REPLY, owner.reattach(group, host, attachments.clone())).await;
                 answer.unwrap_or(Err(OwnerError::Unavailable)).map_err(Refusal::Owner)
             }
             Some(Target::Remote { link, owner }) => self.reattach_at(&link, &owner, group, attachments).await,
@@ -226,27 +237,25 @@ impl Shared {
         link: &Arc<Link>,
         owner: &GroupOwner,
         group: PartitionGroup,
-        attachments: &[Attachment],
+        attachments: &HostAttachments,
     ) -> Result<ReattachOutcomes, Refusal> {
         let (number, reply) = self.requests.enter(link);
-        let mut parts = split(attachments).into_iter().peekable();
-        while let Some(attachments) = parts.next() {
-            let part = Reattach {
-                request: number,
-                owner_epoch: owner.epoch.0,
-                group: group.0.into(),
-                attachments,
-                last: parts.peek().is_none(),
-            };
+        let head = Reattach {
+            request: number,
+            owner_epoch: owner.epoch.0,
+            group: group.0.into(),
+            ..Reattach::default()
+        };
+        for part in reattach_parts(&head, attachments) {
             // Bounded by the connections of this broker.
-            if link.send(Body::Reattach(part), Crowding::Unbounded).is_err() {
+            if let Err(error) = link.send(Body::Reattach(part), Crowding::Unbounded) {
                 self.requests.forget(number);
-                return Err(Refusal::NotOwner);
+                return Err(unsent(error));
             }
         }
         let reply = timeout(ATTACH_REPLY, reply).await.ok();
         let outcomes = self.await_reply(link, number, reply, |body| match_reply(body).reattach())?;
-        if outcomes.len() == attachments.len() {
+        if outcomes.len() == attachments.attached.len() {
             return Ok(outcomes);
         }
         let error = WireError::Value { field: "attachments", value: outcomes.len() as u64 };
@@ -285,6 +294,28 @@ impl Shared {
     }
 }
 
+/// The frames that tell the attachments of a host; `head` is alike in all of them.
+fn reattach_parts(head: &Reattach, word: &HostAttachments) -> Vec<Reattach> {
+    let attached = split(word.attached.iter().map(Into::into).collect());
+    let attaching = split(word.attaching.iter().map(ToString::to_string).collect());
+    let of_attached = attached.into_iter().map(|attachments| Reattach { attachments, ..head.clone() });
+    let of_attaching = attaching.into_iter().map(|attaching| Reattach { attaching, ..head.clone() });
+    let mut parts: Vec<_> = of_attached.chain(of_attaching).collect();
+    if let Some(last) = parts.last_mut() {
+        last.last = true;
+        last.granted = word.granted.map(Into::into);
+    }
+    parts
+}
+
+/// A question that could not be sent: again over the next link, or never.
+fn unsent(error: PushError) -> Refusal {
+    match error {
+        PushError::Full | PushError::Shed => Refusal::NotOwner,
+        PushError::TooLarge { .. } => Refusal::Owner(OwnerError::QuotaExceeded),
+    }
+}
+
 /// A reply that is read as the one that was asked for.
 struct Reply(Body);
 
@@ -316,22 +347,4 @@ impl Reply {
     fn taken_over(self) -> Result<Result<(), Refusal>, WireError> {
         if let Body::TakenOver(_) = self.0 { Ok(Ok(())) } else { Self::wrong() }
     }
-}
-
-/// Splits attachments into parts that fit a frame; at least one part. A will may make a part larger, but no larger
-/// than the packet it came in.
-fn split(attachments: &[Attachment]) -> Vec<Vec<crate::cluster::wire::attach::Attachment>> {
-    let mut parts = vec![Vec::new()];
-    let mut bytes = 0;
-    for attachment in attachments {
-        let message = crate::cluster::wire::attach::Attachment::from(attachment);
-        let size = prost::Message::encoded_len(&message);
-        if bytes > 0 && bytes + size > PART_BYTES {
-            parts.push(Vec::new());
-            bytes = 0;
-        }
-        bytes += size;
-        parts.last_mut().expect("there is at least one part").push(message);
-    }
-    parts
 }

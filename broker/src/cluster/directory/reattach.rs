@@ -2,9 +2,10 @@
 
 use super::{Directory, Shared};
 use crate::cluster::GroupOwner;
+use bytestring::ByteString;
 use std::sync::Arc;
 use std::time::Duration;
-use tidemill_core::attach::{Attachment, ConnectionEpoch, OwnerError};
+use tidemill_core::attach::{Attachment, ConnectionEpoch, HostAttachments, OwnerError};
 use tidemill_core::partition::PartitionGroup;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
@@ -17,6 +18,10 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// The connections of this broker. The registry implements it.
 pub trait AttachmentSource: Send + Sync + 'static {
+    /// Client ids in `group` that are attaching: asked before [`Self::attachments`], so that one that is attached
+    /// meanwhile is in either.
+    fn attaching(&self, group: PartitionGroup) -> Vec<ByteString>;
+
     /// All attachments whose client id is in `group`.
     fn attachments(&self, group: PartitionGroup) -> Vec<Attachment>;
 
@@ -40,7 +45,7 @@ pub struct ReattachOutcome {
 struct Told {
     owner: GroupOwner,
     /// The link, or 0 for this broker itself.
-    link: usize,
+    link: u64,
 }
 
 impl Directory {
@@ -67,7 +72,7 @@ impl Shared {
         if owner.member == self.view().own {
             return self.local.get().map(|_| Told { owner, link: 0 });
         }
-        let link = super::link_key(&self.links.to(&owner.member)?);
+        let link = self.links.to(&owner.member)?.number();
         Some(Told { owner, link })
     }
 
@@ -101,11 +106,17 @@ impl Shared {
     /// Tells the attachments once; whether the owner took them.
     async fn tell(&self, group: PartitionGroup) -> bool {
         let Some(local) = self.local.get() else { return false };
-        let attachments = local.attachments.attachments(group);
+        // In this order: whoever was granted a connection before is attaching, attached, or gone.
+        let granted = self.granted.lock().get(&group).copied();
+        let attaching = local.attachments.attaching(group);
+        let attached = local.attachments.attachments(group);
         let host = self.view().own.clone();
-        match self.reattach_once(group, host, &attachments).await {
+        let word = HostAttachments { attached, attaching, granted };
+        match self.reattach_once(group, host, &word).await {
             Ok(results) => {
-                let outcomes = attachments
+                results.iter().flatten().for_each(|connection| self.note_granted(group, *connection));
+                let outcomes = word
+                    .attached
                     .into_iter()
                     .zip(results)
                     .map(|(attachment, result)| ReattachOutcome { attachment, result })

@@ -5,7 +5,8 @@ use crate::cluster::wire::routes::{
     RouteSnapshot, durable_digest, live_digest, speaker_digest,
 };
 use crate::cluster::{Route, RouteChange};
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use tidemill_core::member::OwnerEpoch;
 use tidemill_core::partition::Partition;
 use tidemill_core::topic::TopicFilter;
@@ -57,6 +58,51 @@ impl Delta {
     }
 }
 
+/// A change being made. Sets, because one SUBSCRIBE brings thousands of filters, under locks that others wait for. What
+/// goes and comes in one change is told as coming only, so that it does not matter in which order a receiver applies it.
+#[derive(Debug, Default)]
+struct Draft {
+    live_added: BTreeSet<LiveKey>,
+    live_removed: BTreeSet<LiveKey>,
+    partitions: BTreeMap<Partition, Amendment>,
+}
+
+/// What changes of the durable routes of one partition.
+#[derive(Debug)]
+struct Amendment {
+    epoch: OwnerEpoch,
+    added: BTreeSet<TopicFilter>,
+    removed: BTreeSet<TopicFilter>,
+}
+
+impl Draft {
+    /// The change of `partition`.
+    fn amendment(&mut self, partition: Partition, epoch: OwnerEpoch) -> &mut Amendment {
+        self.partitions.entry(partition).or_insert_with(|| Amendment {
+            epoch,
+            added: BTreeSet::new(),
+            removed: BTreeSet::new(),
+        })
+    }
+}
+
+impl From<Draft> for Delta {
+    fn from(draft: Draft) -> Self {
+        let partitions = draft.partitions.into_iter().map(|(partition, amendment)| PartitionChange {
+            partition,
+            epoch: amendment.epoch,
+            added: amendment.added.into_iter().collect(),
+            removed: amendment.removed.into_iter().collect(),
+            kind: PartitionChangeKind::Amends,
+        });
+        Self {
+            live_added: draft.live_added.into_iter().collect(),
+            live_removed: draft.live_removed.into_iter().collect(),
+            partitions: partitions.collect(),
+        }
+    }
+}
+
 impl OwnRoutes {
     pub(super) fn digest(&self) -> u128 {
         self.digest
@@ -65,64 +111,78 @@ impl OwnRoutes {
     /// Applies changes in order. What changes nothing is not announced again.
     pub(super) fn change(&mut self, changes: Vec<RouteChange>) -> Announcement {
         let mut announcement = Announcement::default();
-        let next = self.sequence + 1;
+        let mut draft = Draft::default();
         for change in changes {
             match change {
                 RouteChange::Add(Route::Live { filter, class }) => {
-                    let key = LiveKey { filter, class };
-                    let known_at = *self.live.entry(key.clone()).or_insert(next);
+                    let known_at = self.add_live(LiveKey { filter, class }, &mut draft);
                     announcement.known_at = announcement.known_at.max(known_at);
-                    if known_at == next && !announcement.delta.live_added.contains(&key) {
-                        self.digest = self.digest.wrapping_add(live_digest(&key));
-                        announcement.delta.live_added.push(key);
-                    }
                 }
                 RouteChange::Remove(Route::Live { filter, class }) => {
-                    let key = LiveKey { filter, class };
-                    if self.live.remove(&key).is_some() {
-                        self.digest = self.digest.wrapping_sub(live_digest(&key));
-                        announcement.delta.live_added.retain(|added| *added != key);
-                        announcement.delta.live_removed.push(key);
-                    }
+                    self.remove_live(LiveKey { filter, class }, &mut draft);
                 }
                 RouteChange::Add(Route::Durable { partition, filter }) => {
-                    self.add_durable(partition, filter, &mut announcement);
+                    match self.add_durable(partition, filter, &mut draft) {
+                        Some(known_at) => announcement.known_at = announcement.known_at.max(known_at),
+                        None => announcement.is_foreign = true,
+                    }
                 }
                 RouteChange::Remove(Route::Durable { partition, filter }) => {
-                    self.remove_durable(partition, filter, &mut announcement);
+                    self.remove_durable(partition, filter, &mut draft);
                 }
             }
         }
+        announcement.delta = draft.into();
         if !announcement.delta.is_empty() {
-            self.sequence = next;
+            self.sequence += 1;
         }
         announcement
     }
 
-    fn add_durable(&mut self, partition: Partition, filter: TopicFilter, announcement: &mut Announcement) {
-        let next = self.sequence + 1;
-        let Some(spoken) = self.partitions.get_mut(&partition) else {
-            announcement.is_foreign = true;
-            return;
-        };
-        let known_at = spoken.filters.get(&filter).copied();
-        announcement.known_at = announcement.known_at.max(known_at.unwrap_or(next));
-        if known_at.is_none() {
-            self.digest = self.digest.wrapping_add(durable_digest(partition, spoken.epoch, &filter));
-            spoken.filters.insert(filter.clone(), next);
-            let change = amendment(&mut announcement.delta, partition, spoken.epoch);
-            change.removed.retain(|removed| *removed != filter);
-            change.added.push(filter);
+    /// Returns the sequence under which the route is told, or was.
+    fn add_live(&mut self, key: LiveKey, draft: &mut Draft) -> u64 {
+        match self.live.entry(key.clone()) {
+            Entry::Occupied(known_at) => *known_at.get(),
+            Entry::Vacant(place) => {
+                self.digest = self.digest.wrapping_add(live_digest(&key));
+                draft.live_removed.remove(&key);
+                draft.live_added.insert(key);
+                *place.insert(self.sequence + 1)
+            }
         }
     }
 
-    fn remove_durable(&mut self, partition: Partition, filter: TopicFilter, announcement: &mut Announcement) {
+    fn remove_live(&mut self, key: LiveKey, draft: &mut Draft) {
+        if self.live.remove(&key).is_some() {
+            self.digest = self.digest.wrapping_sub(live_digest(&key));
+            draft.live_added.remove(&key);
+            draft.live_removed.insert(key);
+        }
+    }
+
+    /// Returns the sequence under which the route is told, or was; `None` for a partition that this broker does not
+    /// speak for.
+    fn add_durable(&mut self, partition: Partition, filter: TopicFilter, draft: &mut Draft) -> Option<u64> {
+        let spoken = self.partitions.get_mut(&partition)?;
+        Some(match spoken.filters.entry(filter.clone()) {
+            Entry::Occupied(known_at) => *known_at.get(),
+            Entry::Vacant(place) => {
+                self.digest = self.digest.wrapping_add(durable_digest(partition, spoken.epoch, &filter));
+                let change = draft.amendment(partition, spoken.epoch);
+                change.removed.remove(&filter);
+                change.added.insert(filter);
+                *place.insert(self.sequence + 1)
+            }
+        })
+    }
+
+    fn remove_durable(&mut self, partition: Partition, filter: TopicFilter, draft: &mut Draft) {
         let Some(spoken) = self.partitions.get_mut(&partition) else { return };
         if spoken.filters.remove(&filter).is_some() {
             self.digest = self.digest.wrapping_sub(durable_digest(partition, spoken.epoch, &filter));
-            let change = amendment(&mut announcement.delta, partition, spoken.epoch);
-            change.added.retain(|added| *added != filter);
-            change.removed.push(filter);
+            let change = draft.amendment(partition, spoken.epoch);
+            change.added.remove(&filter);
+            change.removed.insert(filter);
         }
     }
 
@@ -213,23 +273,6 @@ impl OwnRoutes {
         };
         parts.into_iter().enumerate().map(into_frame).collect()
     }
-}
-
-/// The change of `partition` within `delta`, which only amends.
-fn amendment(delta: &mut Delta, partition: Partition, epoch: OwnerEpoch) -> &mut PartitionChange {
-    let place = delta.partitions.iter().position(|change| change.partition == partition);
-    let place = place.unwrap_or_else(|| {
-        let kind = PartitionChangeKind::Amends;
-        delta.partitions.push(PartitionChange {
-            partition,
-            epoch,
-            added: Vec::new(),
-            removed: Vec::new(),
-            kind,
-        });
-        delta.partitions.len() - 1
-    });
-    &mut delta.partitions[place]
 }
 
 #[derive(Debug, Default)]

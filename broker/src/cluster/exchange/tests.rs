@@ -93,6 +93,34 @@ fn a_missed_delta_is_found_and_a_snapshot_repairs_it() {
     assert!(mirror.sequence().is_some());
 }
 
+#[test]
+fn what_goes_and_comes_in_one_change_is_told_as_coming_only() {
+    let mut own = OwnRoutes::default();
+    own.set_partition(Partition(3), OwnerEpoch(1), vec![filter(1)]);
+    own.change(vec![RouteChange::Add(live(1))]);
+    let both = |route: Route| [RouteChange::Remove(route.clone()), RouteChange::Add(route)];
+
+    let delta = own.change([both(live(1)), both(durable(3, 1))].concat()).delta;
+
+    assert_eq!((delta.live_added.len(), delta.live_removed.len()), (1, 0));
+    assert_eq!((delta.partitions[0].added.len(), delta.partitions[0].removed.len()), (1, 0));
+}
+
+#[test]
+fn one_change_of_very_many_routes_is_told_whole() {
+    let mut own = OwnRoutes::default();
+    let mut mirror = Mirror::default();
+    tell_all(&own, &mut mirror);
+    let all = |to: fn(Route) -> RouteChange| (0..20_000).map(move |number| to(live(number)));
+
+    let delta = own
+        .change(all(RouteChange::Add).chain(all(RouteChange::Remove)).chain(all(RouteChange::Add)).collect())
+        .delta;
+
+    assert_eq!(delta.live_added.len(), 20_000);
+    assert!(matches!(tell(&own, &delta, &mut mirror), Outcome::Changed(_)));
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Change(bool, Option<u16>, u16),

@@ -1,6 +1,7 @@
 //! Numbered forwards from one peer, and what of them was acknowledged.
 
-use crate::cluster::peer::link::{Link, LinkEnd};
+use crate::cluster::peer::end::LinkEnd;
+use crate::cluster::peer::link::Link;
 use crate::cluster::wire::WireError;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -89,10 +90,6 @@ impl Incoming {
 
     pub(super) fn is_suspect(&self) -> bool {
         self.suspect
-    }
-
-    pub(super) fn last_received_from(&self, peer: &Member) -> u64 {
-        if self.is_from(peer) { self.last_received } else { 0 }
     }
 
     fn is_over(&self, link: &Arc<Link>) -> bool {

@@ -1,7 +1,7 @@
 //! Numbered forwards to one peer.
 
 use crate::cluster::ForwardDone;
-use crate::cluster::peer::lane::Crowding;
+use crate::cluster::peer::lane::{Crowding, PushError};
 use crate::cluster::peer::link::Link;
 use crate::cluster::wire::deliver::Forward;
 use crate::cluster::wire::{Body, WireError};
@@ -71,13 +71,15 @@ impl Outgoing {
         self.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link))
     }
 
-    /// Sends a numbered forward. Returns `done` when it cannot be sent now; its number is used up all the same. A full
-    /// lane has broken the link, whose end gives up this one with all others.
+    /// Sends a numbered forward. Returns `done` when it cannot be sent now, or never over this link; its number is used
+    /// up all the same. A full lane has broken the link, whose end gives up this one with all others.
     pub(super) fn send(&mut self, record: Bytes, done: ForwardDone) -> Option<ForwardDone> {
         self.last_sent += 1;
         let Some(link) = &self.link else { return Some(done) };
         let forward = Forward { sequence: self.last_sent, record };
-        let _ = link.send(Body::Forward(forward), Crowding::Waits);
+        if let Err(PushError::TooLarge { .. }) = link.send(Body::Forward(forward), Crowding::Waits) {
+            return Some(done);
+        }
         self.unacknowledged.push_back(Unacknowledged { sequence: self.last_sent, tick: self.ticks, done });
         None
     }

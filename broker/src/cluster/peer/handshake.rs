@@ -10,6 +10,9 @@ use tidemill_core::member::{Member, MemberEpoch, MemberId};
 use tidemill_core::partition::Partitioning;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+/// Largest greeting; it comes before the peer is known.
+const HELLO_BYTES_MAX: usize = 64 * 1024;
+
 /// What every broker of a cluster must have alike.
 #[derive(Debug, Clone)]
 pub struct LinkTerms {
@@ -17,7 +20,7 @@ pub struct LinkTerms {
     pub cluster: String,
     /// Partitions and groups.
     pub partitioning: Partitioning,
-    /// Largest MQTT packet; a frame may have 64 KiB more.
+    /// Largest MQTT packet; a frame may have [`FRAME_HEADROOM_BYTES`] more.
     pub packet_bytes_max: usize,
 }
 
@@ -79,8 +82,6 @@ pub struct Which {
     pub link: u64,
     /// Which of the two.
     pub lane: Lane,
-    /// Sequence of the last numbered forward received from the peer.
-    pub last_forward_received: u64,
 }
 
 /// The greeting of this broker to `peer`.
@@ -94,7 +95,6 @@ pub fn greeting(terms: &LinkTerms, view: &ClusterView, peer: &Member, which: Whi
         protocol_max: PROTOCOL_MAX.into(),
         partitions: terms.partitioning.partition_count().into(),
         groups: terms.partitioning.group_count().into(),
-        last_forward_received: which.last_forward_received,
         link: which.link,
         lane: which.lane as u32,
         frame_bytes_max: terms.frame_bytes_max() as u64,
@@ -156,7 +156,7 @@ pub async fn write_hello<S: AsyncWrite + Unpin>(stream: &mut S, hello: Hello) ->
 pub async fn read_hello<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Hello, HandshakeError> {
     let mut input = BytesMut::new();
     loop {
-        if let Some((frame, _)) = take_frame(&mut input, FRAME_HEADROOM_BYTES)? {
+        if let Some((frame, _)) = take_frame(&mut input, HELLO_BYTES_MAX)? {
             let Some(Body::Hello(hello)) = frame.body else {
                 return Err(WireError::Missing { field: "hello" }.into());
             };

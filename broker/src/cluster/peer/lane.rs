@@ -39,6 +39,14 @@ pub enum PushError {
     /// More than [`QUEUE_BYTES_MAX`] wait: the peer does not take what it gets.
     #[error("lane is full")]
     Full,
+    /// The peer does not take frames of this size; nothing was sent and the link goes on.
+    #[error("frame of {bytes} bytes, the peer takes {bytes_max}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The peer's bound.
+        bytes_max: usize,
+    },
 }
 
 #[derive(Debug, Default)]

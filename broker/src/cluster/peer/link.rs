@@ -1,6 +1,7 @@
 //! One link: its two lanes, its readers and writers, its heartbeat and its end.
 
 use super::LinkHandler;
+use super::end::LinkEnd;
 use super::lane::{CREDIT_STEP_BYTES, Crowding, PushError, SendLane};
 use super::table::LinkTable;
 use crate::cluster::boot_time_nanos;
@@ -8,6 +9,7 @@ use crate::cluster::wire::link::{Break, Credit, Ping, Pong};
 use crate::cluster::wire::{Body, Frame, Lane, WireError, take_frame};
 use bytes::BytesMut;
 use parking_lot::Mutex;
+use prost::Message;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,54 +29,11 @@ const UNANSWERED_PINGS_MAX: u64 = 4;
 /// How long the farewell may take.
 const FAREWELL: Duration = Duration::from_millis(200);
 const READ_BYTES: usize = 64 * 1024;
+/// What the number of a frame adds to it, at most.
+const SEQUENCE_BYTES: usize = 11;
 
-/// Why a link ended.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LinkEnd {
-    /// The connection ended without a word: the peer is gone, or the network cut it.
-    #[error("connection ended: {0}")]
-    Connection(String),
-    /// The peer gave it up.
-    #[error("the peer broke the link: {reason}")]
-    ByPeer {
-        /// Its words.
-        reason: String,
-        /// Whether it counts as delivered what it could not forward.
-        gives_up_forwards: bool,
-    },
-    /// The peer did not answer pings or take forwards for 2 s.
-    #[error("the peer does not answer")]
-    NoAnswer,
-    /// The peer does not take what it gets.
-    #[error("the queue to the peer is full")]
-    Overflow,
-    /// The peer sent what it must not.
-    #[error("protocol error: {0}")]
-    Protocol(#[from] WireError),
-    /// The peer dialed again.
-    #[error("replaced by a newer link")]
-    Replaced,
-    /// The peer is no member any more, or another incarnation is.
-    #[error("the peer is no member any more")]
-    NotMember,
-    /// This broker stops.
-    #[error("this broker stops")]
-    Stopping,
-}
-
-impl LinkEnd {
-    /// Whether this end of the link acknowledges publishers although the other end may not have got their messages
-    /// and may be well.
-    #[must_use]
-    pub fn gives_up_forwards(&self) -> bool {
-        match self {
-            Self::NoAnswer | Self::Overflow | Self::Protocol(_) => true,
-            Self::ByPeer { .. } | Self::Connection(_) | Self::Replaced | Self::NotMember | Self::Stopping => {
-                false
-            }
-        }
-    }
-}
+/// Numbers the links of this process.
+static LINKS: AtomicU64 = AtomicU64::new(1);
 
 /// The two connections of a link, after `Hello`.
 #[derive(Debug)]
@@ -85,13 +44,23 @@ pub struct Streams<S> {
     pub data: S,
 }
 
+/// The largest frames of a link, without their length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameBounds {
+    /// What this broker takes.
+    pub receives: usize,
+    /// What the peer takes, as it has announced.
+    pub sends: usize,
+}
+
 /// One link to one incarnation of a peer. Sending never waits.
 #[derive(Debug)]
 pub struct Link {
+    number: u64,
     peer: Member,
     peer_epoch: MemberEpoch,
     own_epoch: MemberEpoch,
-    frame_bytes_max: usize,
+    frame_bytes_max: FrameBounds,
     control: SendLane,
     data: SendLane,
     data_received: AtomicU64,
@@ -111,9 +80,10 @@ impl Link {
         peer: Member,
         peer_epoch: MemberEpoch,
         own_epoch: MemberEpoch,
-        frame_bytes_max: usize,
+        frame_bytes_max: FrameBounds,
     ) -> Self {
         Self {
+            number: LINKS.fetch_add(1, Ordering::Relaxed),
             peer,
             peer_epoch,
             own_epoch,
@@ -130,16 +100,16 @@ impl Link {
         }
     }
 
+    /// Tells the link apart from every other one of this process, those that have ended included; never 0.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// The incarnation at the other end.
     #[must_use]
     pub fn peer(&self) -> &Member {
         &self.peer
-    }
-
-    /// Largest frame of this cluster, without its length.
-    #[must_use]
-    pub fn frame_bytes_max(&self) -> usize {
-        self.frame_bytes_max
     }
 
     /// Sends on the lane that `body` belongs to. A full queue breaks the link; what was sent on a link that ends is
@@ -147,14 +117,19 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`PushError::Shed`] only for [`Crowding::Shed`]; [`PushError::Full`] after breaking the link.
+    /// [`PushError::Shed`] only for [`Crowding::Shed`]; [`PushError::Full`] after breaking the link;
+    /// [`PushError::TooLarge`] before anything was sent: only this body fails.
     pub fn send(&self, body: Body, crowding: Crowding) -> Result<(), PushError> {
         let lane = body.lane();
-        let sender_epoch = self.own_epoch.0;
-        let queue = self.lane(lane);
-        let pushed = queue.push(crowding, move |sequence| {
-            let data_sequence = if lane == Lane::Data { sequence } else { 0 };
-            Frame { sender_epoch, data_sequence, body: Some(body) }.to_wire()
+        let mut frame = Frame { sender_epoch: self.own_epoch.0, data_sequence: 0, body: Some(body) };
+        let (bytes, bytes_max) = (frame.encoded_len() + SEQUENCE_BYTES, self.frame_bytes_max.sends);
+        if bytes > bytes_max {
+            tracing::warn!(peer = %self.peer.id, bytes, bytes_max, "frame is larger than the peer takes");
+            return Err(PushError::TooLarge { bytes, bytes_max });
+        }
+        let pushed = self.lane(lane).push(crowding, move |sequence| {
+            frame.data_sequence = if lane == Lane::Data { sequence } else { 0 };
+            frame.to_wire()
         });
         if pushed == Err(PushError::Full) {
             self.break_off(LinkEnd::Overflow);
@@ -281,7 +256,7 @@ impl Link {
         progress: &mut Progress,
         handler: &dyn LinkHandler,
     ) -> Result<(), LinkEnd> {
-        while let Some((frame, bytes)) = take_frame(input, self.frame_bytes_max)? {
+        while let Some((frame, bytes)) = take_frame(input, self.frame_bytes_max.receives)? {
             progress.processed_bytes += bytes as u64;
             // Frames of an older epoch than the link's are dropped; the link itself belongs to one incarnation.
             if frame.sender_epoch >= self.peer_epoch.0 {
@@ -390,4 +365,35 @@ impl Link {
 struct Progress {
     processed_bytes: u64,
     granted_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::wire::deliver::Forward;
+    use tidemill_core::member::{Incarnation, MemberId};
+
+    fn link() -> Link {
+        let peer = Member { id: MemberId::new("b"), incarnation: Incarnation(1) };
+        Link::new(peer, MemberEpoch(1), MemberEpoch(1), FrameBounds { receives: 2_000, sends: 1_000 })
+    }
+
+    #[test]
+    fn no_two_links_have_the_same_number_even_when_the_first_is_gone() {
+        let numbers: std::collections::BTreeSet<u64> =
+            (0..1_000).map(|_| Arc::new(link()).number()).collect();
+
+        assert_eq!(numbers.len(), 1_000);
+    }
+
+    #[test]
+    fn a_frame_that_the_peer_does_not_take_fails_alone_and_uses_no_number() {
+        let link = link();
+        let forward = |bytes| Body::Forward(Forward { sequence: 0, record: vec![0; bytes].into() });
+
+        assert!(matches!(link.send(forward(1_000), Crowding::Waits), Err(PushError::TooLarge { .. })));
+        assert_eq!(link.data_sent(), 0);
+        assert_eq!(*link.end.lock(), None);
+        assert_eq!(link.send(forward(900), Crowding::Waits), Ok(()));
+    }
 }

@@ -1,10 +1,12 @@
 //! All links of this broker: dials, accepts, and keeps one link to every other member of the view.
 
+use super::end::LinkEnd;
 use super::handshake::{HandshakeError, LinkTerms, Which, check, greeting, read_hello, write_hello};
-use super::link::{Link, LinkEnd, Streams};
+use super::link::{FrameBounds, Link, Streams};
 use super::table::LinkTable;
 use super::tls::{PeerTls, TlsError, names_member};
 use super::{LinkHandler, random_u64};
+use crate::admission::{Admission, AdmissionLimits, Admitted};
 use crate::cluster::wire::Lane;
 use crate::cluster::wire::link::Hello;
 use crate::cluster::{ClusterView, Coordination, MemberInfo};
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::member::{Member, MemberId};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -23,12 +25,15 @@ use tokio_util::sync::CancellationToken;
 
 /// Connecting, TLS and greeting of both lanes take at most this.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// An accepted connection has proved that it is a peer's after at most this.
+const CERTIFICATE: Duration = Duration::from_secs(2);
 /// Pause before the first dial again; doubles up to [`BACKOFF_MAX`], with jitter.
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
 /// Longest pause between dials.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// Accepted connections in handshake at a time; more wait in the listener's backlog.
-const HANDSHAKES_MAX: usize = 64;
+/// Accepted connections in handshake at a time; more are closed at once, and their peers dial again. Anybody can open
+/// them: those of one address leave room for those of others.
+const HANDSHAKES: AdmissionLimits = AdmissionLimits { total: 64, per_source: 8 };
 
 type Stream = TlsStream<TcpStream>;
 
@@ -50,7 +55,7 @@ pub struct Mesh {
     handler: Arc<dyn LinkHandler>,
     /// Accepted control lanes that wait for their data lane.
     halves: Mutex<HashMap<u64, oneshot::Sender<Stream>>>,
-    handshakes: Semaphore,
+    handshakes: Arc<Admission>,
     reporting: Mutex<()>,
 }
 
@@ -62,7 +67,7 @@ impl Mesh {
             config,
             handler,
             halves: Mutex::default(),
-            handshakes: Semaphore::new(HANDSHAKES_MAX),
+            handshakes: Admission::new(HANDSHAKES),
             reporting: Mutex::new(()),
         })
     }
@@ -77,7 +82,10 @@ impl Mesh {
             tokio::select! {
                 () = stop.cancelled() => break,
                 accepted = listener.accept() => match accepted {
-                    Ok((socket, _)) => { tasks.spawn(Arc::clone(&self).accept(socket)); }
+                    Ok((socket, from)) => match self.handshakes.admit(from.ip()) {
+                        Some(admitted) => { tasks.spawn(Arc::clone(&self).accept(socket, admitted)); }
+                        None => tracing::debug!(%from, "too many connections that are no links yet"),
+                    },
                     // Out of descriptors or the like: the sockets that exist must go on.
                     Err(error) => { tracing::warn!(%error, "cannot accept peers"); sleep(BACKOFF_MIN).await; }
                 },
@@ -157,12 +165,17 @@ impl Mesh {
 
     async fn dial(&self, info: &MemberInfo) -> Result<(Arc<Link>, Streams<Stream>), DialError> {
         let link = random_u64();
-        let control = self.dial_lane(info, link, Lane::Control).await?;
-        let data = self.dial_lane(info, link, Lane::Data).await?;
-        Ok((self.link_to(info), Streams { control, data }))
+        let (control, answer) = self.dial_lane(info, link, Lane::Control).await?;
+        let (data, _) = self.dial_lane(info, link, Lane::Data).await?;
+        Ok((self.link_to(info, &answer), Streams { control, data }))
     }
 
-    async fn dial_lane(&self, info: &MemberInfo, link: u64, lane: Lane) -> Result<Stream, DialError> {
+    async fn dial_lane(
+        &self,
+        info: &MemberInfo,
+        link: u64,
+        lane: Lane,
+    ) -> Result<(Stream, Hello), DialError> {
         let configs = self.config.tls.configs().await?;
         let name = ServerName::try_from(info.member.id.as_str().to_owned())
             .map_err(|_| HandshakeError::Certificate(info.member.id.clone()))?;
@@ -171,7 +184,7 @@ impl Mesh {
         let connector = TlsConnector::from(configs.client);
         let mut stream =
             TlsStream::Client(connector.connect(name, socket).await.map_err(HandshakeError::Io)?);
-        let which = self.which(&info.member, link, lane);
+        let which = Which { link, lane };
         let hello = greeting(&self.config.terms, &self.view(), &info.member, which);
         write_hello(&mut stream, hello).await?;
         let answer = read_hello(&mut stream).await?;
@@ -180,33 +193,30 @@ impl Mesh {
         if known.member != info.member || answer.link != link || answer.lane()? != lane {
             return Err(HandshakeError::WrongPeer.into());
         }
-        Ok(stream)
+        Ok((stream, answer))
     }
 
-    async fn accept(self: Arc<Self>, socket: TcpStream) {
-        let accepted = async {
-            let _permit = self.handshakes.acquire().await.map_err(|_| HandshakeError::Timeout)?;
-            self.accept_lane(socket).await
-        };
-        let accepted = match timeout(HANDSHAKE, accepted).await {
+    async fn accept(self: Arc<Self>, socket: TcpStream, admitted: Admitted) {
+        let accepted = timeout(HANDSHAKE, self.accept_lane(socket)).await;
+        drop(admitted);
+        let accepted = match accepted {
             Ok(Ok(accepted)) => accepted,
             Ok(Err(error)) => return tracing::debug!(%error, "refused a peer connection"),
             Err(_) => return tracing::debug!(error = %HandshakeError::Timeout, "refused a peer connection"),
         };
-        if let Some((info, control, data)) = accepted {
+        if let Some(Accepted { link, control, data }) = accepted {
             let Ok(Ok(data)) = timeout(HANDSHAKE, data).await else { return };
-            self.run_link(self.link_to(&info), Streams { control, data }).await;
+            self.run_link(link, Streams { control, data }).await;
         }
     }
 
     /// Greets an accepted connection. A control lane is returned with the promise of its data lane.
-    async fn accept_lane(
-        &self,
-        socket: TcpStream,
-    ) -> Result<Option<(MemberInfo, Stream, oneshot::Receiver<Stream>)>, DialError> {
+    async fn accept_lane(&self, socket: TcpStream) -> Result<Option<Accepted>, DialError> {
         let configs = self.config.tls.configs().await?;
         socket.set_nodelay(true).map_err(HandshakeError::Io)?;
-        let accepted = TlsAcceptor::from(configs.server).accept(socket).await.map_err(HandshakeError::Io)?;
+        let accepting = TlsAcceptor::from(configs.server).accept(socket);
+        let accepted = timeout(CERTIFICATE, accepting).await.map_err(|_| HandshakeError::Timeout)?;
+        let accepted = accepted.map_err(HandshakeError::Io)?;
         let mut stream = TlsStream::Server(accepted);
         let hello = read_hello(&mut stream).await?;
         let view = self.view();
@@ -214,10 +224,10 @@ impl Mesh {
         certificate_names(&stream, &info.member.id)?;
         let lane = hello.lane()?;
         let data = (lane == Lane::Control).then(|| self.expect_data_lane(&hello));
-        let which = self.which(&info.member, hello.link, lane);
+        let which = Which { link: hello.link, lane };
         write_hello(&mut stream, greeting(&self.config.terms, &view, &info.member, which)).await?;
         if let Some(data) = data {
-            return Ok(Some((info, stream, data)));
+            return Ok(Some(Accepted { link: self.link_to(&info, &hello), control: stream, data }));
         }
         if let Some(control) = self.halves.lock().remove(&hello.link) {
             // Fails only when the control lane has ended meanwhile.
@@ -255,13 +265,13 @@ impl Mesh {
         self.config.coordination.set_reachable(reachable);
     }
 
-    fn link_to(&self, info: &MemberInfo) -> Arc<Link> {
+    fn link_to(&self, info: &MemberInfo, hello: &Hello) -> Arc<Link> {
         let own_epoch = self.view().own_epoch;
-        Arc::new(Link::new(info.member.clone(), info.epoch, own_epoch, self.config.terms.frame_bytes_max()))
-    }
-
-    fn which(&self, peer: &Member, link: u64, lane: Lane) -> Which {
-        Which { link, lane, last_forward_received: self.handler.last_forward_received(peer) }
+        let bounds = FrameBounds {
+            receives: self.config.terms.frame_bytes_max(),
+            sends: usize::try_from(hello.frame_bytes_max).unwrap_or(usize::MAX),
+        };
+        Arc::new(Link::new(info.member.clone(), info.epoch, own_epoch, bounds))
     }
 
     fn view(&self) -> Arc<ClusterView> {
@@ -271,6 +281,14 @@ impl Mesh {
     fn is_member(&self, member: &Member) -> bool {
         self.view().members.get(&member.id).is_some_and(|info| info.member == *member)
     }
+}
+
+/// An accepted control lane.
+struct Accepted {
+    link: Arc<Link>,
+    control: Stream,
+    /// Its data lane, once it is there.
+    data: oneshot::Receiver<Stream>,
 }
 
 #[derive(Debug, thiserror::Error)]

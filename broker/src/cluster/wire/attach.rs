@@ -96,6 +96,9 @@ pub struct AttachReply {
     /// Subscriptions of a resumed session.
     #[prost(message, repeated, tag = "6")]
     pub subscriptions: Vec<Subscription>,
+    /// Another part with further subscriptions follows.
+    #[prost(bool, tag = "15")]
+    pub more: bool,
 }
 
 /// Host to owner: a connection ended.
@@ -150,6 +153,13 @@ pub struct Reattach {
     /// Whether it is the last part.
     #[prost(bool, tag = "5")]
     pub last: bool,
+    /// Client ids that are attaching.
+    #[prost(string, repeated, tag = "14")]
+    pub attaching: Vec<String>,
+    /// In the last part: the highest connection that the host had been granted before it made its list. Absent:
+    /// connections that are not named go on.
+    #[prost(message, optional, tag = "15")]
+    pub granted: Option<Connection>,
 }
 
 /// What became of one attachment.
@@ -175,6 +185,9 @@ pub struct ReattachReply {
     /// One for each attachment, in order.
     #[prost(message, repeated, tag = "3")]
     pub attachments: Vec<Reattached>,
+    /// Another part with further attachments follows.
+    #[prost(bool, tag = "15")]
+    pub more: bool,
 }
 
 /// Owner to host: close a connection that a newer one replaced.

@@ -161,7 +161,6 @@ fn link_frames() -> Vec<(Body, &'static str)> {
         protocol_max: 1,
         partitions: 32,
         groups: 16,
-        last_forward_received: 8,
         link: 5,
         lane: 2,
         frame_bytes_max: 1_114_112,
@@ -217,11 +216,17 @@ fn client_frames() -> Vec<(Body, &'static str)> {
     let detach = core::Detach { client_id: "c".into(), connection: CONNECTION, session_expiry_secs: Some(0) };
     let attach = Attach { request, owner_epoch, client: Some((&attach_request()).into()) };
     let attachments = vec![(&attachment()).into()];
+    let reattach =
+        Reattach { request, owner_epoch, group: 6, attachments, last: true, ..Reattach::default() };
     vec![
         (Body::Attach(Box::new(attach)), ATTACH),
         (Body::AttachReply(AttachReply::new(1, &Ok(grant()))), ATTACH_REPLY),
         (Body::Detach((&detach).into()), DETACH),
-        (Body::Reattach(Reattach { request, owner_epoch, group: 6, attachments, last: true }), REATTACH),
+        (Body::Reattach(reattach.clone()), REATTACH),
+        (
+            Body::Reattach(Reattach { attaching: vec!["d".into()], granted: connection, ..reattach }),
+            REATTACH_WITH_GRANTED,
+        ),
         (Body::ReattachReply(ReattachReply::new(1, &outcomes)), REATTACH_REPLY),
         (
             Body::Subscribe(Subscribe {
@@ -230,6 +235,7 @@ fn client_frames() -> Vec<(Body, &'static str)> {
                 client_id: client_id.clone(),
                 connection,
                 subscriptions,
+                more: false,
             }),
             SUBSCRIBE,
         ),
@@ -250,6 +256,18 @@ fn client_frames() -> Vec<(Body, &'static str)> {
     ]
 }
 
+fn parts_of_frames() -> Vec<(Body, &'static str)> {
+    let (request, more) = (1, true);
+    vec![
+        (Body::AttachReply(AttachReply { request, more, ..AttachReply::default() }), ATTACH_REPLY_PART),
+        (
+            Body::ReattachReply(ReattachReply { request, more, ..ReattachReply::default() }),
+            REATTACH_REPLY_PART,
+        ),
+        (Body::Subscribe(Subscribe { request, more, ..Subscribe::default() }), SUBSCRIBE_PART),
+    ]
+}
+
 fn message_frames() -> Vec<(Body, &'static str)> {
     let record = record().encode();
     vec![
@@ -264,7 +282,8 @@ fn message_frames() -> Vec<(Body, &'static str)> {
 
 #[test]
 fn the_bytes_of_every_frame_of_version_1_stay_as_they_are() {
-    let frames = [link_frames(), route_frames(), client_frames(), message_frames()].concat();
+    let frames =
+        [link_frames(), route_frames(), client_frames(), parts_of_frames(), message_frames()].concat();
     let mut differing = String::new();
     for (body, golden) in frames {
         let frame = Frame { sender_epoch: 4, data_sequence: 0, body: Some(body) };
@@ -277,6 +296,17 @@ fn the_bytes_of_every_frame_of_version_1_stay_as_they_are() {
     }
 
     assert_eq!(differing, "");
+}
+
+fn bytes_of(hex: &str) -> BytesMut {
+    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+}
+
+#[test]
+fn frames_with_numbers_that_are_used_up_are_still_read() {
+    let read = |hex| take_frame(&mut bytes_of(hex), 10_000).unwrap().unwrap().0;
+
+    assert_eq!(read(HELLO_WITH_LAST_FORWARD), read(HELLO));
 }
 
 #[test]
@@ -300,8 +330,11 @@ fn core_values_come_back_from_the_wire_as_they_were() {
     assert_eq!(core::Detach::try_from(Detach::from(&detach)), Ok(detach));
 }
 
-const HELLO: &str = "420804423e0a0174120e0a03622d30110807060504030201180420012801302038104008490500000000000000\
+const HELLO: &str = "400804423c0a0174120e0a03622d3011080706050403020118042001280130203810490500000000000000\
     500258808044620e0a03622d30110807060504030201";
+/// With the number 8 that is used up.
+const HELLO_WITH_LAST_FORWARD: &str = "420804423e0a0174120e0a03622d3011080706050403020118042001280130203810\
+    4008490500000000000000500258808044620e0a03622d30110807060504030201";
 const PING: &str = "0808044a0408011002";
 const PONG: &str = "080804520408011002";
 const CREDIT: &str = "0908045a05080210ac02";
@@ -316,9 +349,14 @@ const ATTACH: &str = "4f0804c2014a080110031a440a0163120e0a03622d3011080706050403
     0a017712017018012001280532150801103c1a01742201722a010132060a016b120176";
 const ATTACH_REPLY: &str =
     "290804ca012408011901000000020000002204080310092801320f0a03612f2b10011801200128023007";
+const ATTACH_REPLY_PART: &str = "090804ca010408017801";
+const REATTACH_REPLY_PART: &str = "090804e2010408017801";
+const SUBSCRIBE_PART: &str = "090804ea010408017801";
 const DETACH: &str = "100804d2010b0a01631204080310091800";
 const REATTACH: &str = "450804da014008011003180622360a1d0a0163120e0a03622d30110807060504030201180528ac02300a3a0175\
     1101000000020000001a0408031009220304ac022a01052801";
+const REATTACH_WITH_GRANTED: &str = "4e0804da014908011003180622360a1d0a0163120e0a03622d30110807060504030201180528ac0\
+    2300a3a01751101000000020000001a0408031009220304ac022a010528017201647a0408031009";
 const REATTACH_REPLY: &str = "130804e2010e08011a061204080310091a020803";
 const SUBSCRIBE: &str = "230804ea011e080110031a01632204080310092a0f0a03612f2b10011801200128023007";
 const SUBSCRIBE_REPLY: &str = "0b0804f2010608011a020180";

@@ -30,7 +30,8 @@ impl From<&MemberName> for Member {
     }
 }
 
-/// First frame of each connection, from both ends.
+/// First frame of each connection, from both ends. Number 8 is used up: it was the last forward received, which
+/// `Resume` tells better.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Hello {
     /// Name of the cluster.
@@ -54,9 +55,6 @@ pub struct Hello {
     /// Its partition groups.
     #[prost(uint32, tag = "7")]
     pub groups: u32,
-    /// Sequence of the last numbered forward it has from the other end.
-    #[prost(uint64, tag = "8")]
-    pub last_forward_received: u64,
     /// Pairs the two connections of one link; chosen by who dials, repeated by who accepts.
     #[prost(fixed64, tag = "9")]
     pub link: u64,

@@ -49,6 +49,9 @@ pub struct Subscribe {
     /// What it subscribes to, in order.
     #[prost(message, repeated, tag = "5")]
     pub subscriptions: Vec<Subscription>,
+    /// Another part with further subscriptions follows.
+    #[prost(bool, tag = "15")]
+    pub more: bool,
 }
 
 /// Host to owner.

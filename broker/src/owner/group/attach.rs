@@ -126,6 +126,7 @@ impl Group {
         };
         let request = pending.request.clone();
         let partition = self.partition_of(client_id);
+        let was_stored = self.served(partition).is_some_and(|run| run.sessions.contains_key(client_id));
         let granted = if self.served(partition).is_some() {
             Some(self.find_session(partition, &request))
         } else if request.lifetime == SessionLifetime::Clean && request.clean_start {
@@ -141,11 +142,11 @@ impl Group {
         if let Some(pending) = self.registry.pending(client_id) {
             pending.granted = Some(granted);
         }
-        match is_persistent {
-            IsPersistent::Yes => {
-                self.ledger.wait(CommitWaiter::Attach { client_id: client_id.clone(), turn });
-            }
-            IsPersistent::No => self.end_attach(client_id, None),
+        // A session that was discarded must not come back, whatever happens to this owner.
+        if is_persistent == IsPersistent::Yes || was_stored {
+            self.ledger.wait(CommitWaiter::Attach { client_id: client_id.clone(), turn });
+        } else {
+            self.end_attach(client_id, None);
         }
     }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::state::key::StateKey;
+use tidemill_core::topic::TopicFilter;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
@@ -114,6 +115,7 @@ impl Group {
     /// where the next owner goes on, and a queue at the tail is not looked at below it.
     fn collect_writes(&mut self) -> Vec<StateWrite> {
         let Queues::Loaded(partitions) = &mut self.queues else { return Vec::new() };
+        let mut orphans: Vec<(Partition, TopicFilter)> = Vec::new();
         for (partition, run) in partitions.iter_mut().filter(|(_, run)| !run.is_refused()) {
             for (queue, stored) in run.queues.take_dirty(CURSORS_MAX) {
                 self.ledger.write(*partition, &StateKey::Cursor { queue }, Some(stored.encode()));
@@ -122,8 +124,12 @@ impl Group {
             run.owner.connection_counter = self.connection_counter;
             run.owner.session_counter = self.session_counter;
             if !run.queues.is_dirty() {
-                for (queue, filter) in run.queues.take_ended() {
-                    self.ledger.write(*partition, &StateKey::Subscription { queue, filter }, None);
+                for (queue, filter, next) in run.queues.take_ended() {
+                    if next.is_some() && !run.queues.has_route(&filter) {
+                        orphans.push((*partition, filter.clone()));
+                    }
+                    let key = StateKey::Subscription { queue, filter };
+                    self.ledger.write(*partition, &key, next.map(|next| next.encode()));
                 }
                 run.owner.processed = run.queues.head();
                 if let Some(floor) = run.take_trim_floor() {
@@ -132,6 +138,9 @@ impl Group {
             }
             let key = StateKey::Owner { partition: *partition };
             self.ledger.write(*partition, &key, Some(run.owner.encode()));
+        }
+        for (partition, filter) in orphans {
+            self.withdraw_routes(partition, vec![filter]);
         }
         std::mem::take(&mut self.ledger.pending)
             .into_iter()

@@ -21,8 +21,11 @@ const READ_RETRY: Duration = Duration::from_millis(200);
 
 /// Messages in one frame to a host.
 const FRAME_DELIVERIES_MAX: usize = 256;
-/// Bytes after which a frame takes no further message.
-const FRAME_BYTES: usize = 1 << 20;
+/// Bytes of the messages in one frame; a larger message has a frame of its own, so that no frame is larger than one
+/// message needs.
+const FRAME_BYTES: usize = 32 * 1024;
+/// What a message costs in a frame beyond its record and its identifiers, about.
+const DELIVERY_BYTES: usize = 128;
 
 /// Window of a receiver, what it is done with, what it has.
 pub(super) type Receiver<'a> = (u16, &'a [Offset], &'a [Offset]);
@@ -64,7 +67,7 @@ impl Group {
         self.jobs.read(partition, reader, pause);
     }
 
-    /// Hands messages to the hosts, one frame for each queue. Each queue has at most
+    /// Hands messages to the hosts, in frames that every link takes. Each queue has at most
     /// [`tidemill_core::queue::IN_FLIGHT_BYTES`] and one message at its host.
     pub(super) fn hand_over(&mut self) {
         let Queues::Loaded(partitions) = &mut self.queues else { return };
@@ -74,14 +77,15 @@ impl Group {
                 self.parts.metrics.deliveries.inc();
                 self.parts.metrics.redeliveries.inc_by(u64::from(hand_out.redelivery));
                 let slot = hand_out.slot;
+                let more = frame_bytes(&hand_out);
                 let (bytes, deliveries) = frames.entry(slot).or_default();
-                *bytes += hand_out.record.bytes();
-                deliveries.push(delivery(hand_out));
-                if *bytes >= FRAME_BYTES || deliveries.len() >= FRAME_DELIVERIES_MAX {
+                if *bytes + more > FRAME_BYTES || deliveries.len() >= FRAME_DELIVERIES_MAX {
                     *bytes = 0;
                     let full = std::mem::take(deliveries);
                     send(&self.registry, self.parts.hosts.as_ref(), run, (slot, full));
                 }
+                *bytes += more;
+                deliveries.push(delivery(hand_out));
             }
             for (slot, (_, deliveries)) in frames {
                 send(&self.registry, self.parts.hosts.as_ref(), run, (slot, deliveries));
@@ -160,6 +164,11 @@ fn process(
     run.recent.push(offset, record);
     metrics.records_read.inc();
     Ok(())
+}
+
+/// What a message adds to a frame, about.
+fn frame_bytes(hand_out: &HandOut) -> usize {
+    hand_out.record.bytes() + size_of::<u32>() * hand_out.interest.identifiers.len() + DELIVERY_BYTES
 }
 
 fn delivery(hand_out: HandOut) -> Delivery {

@@ -4,8 +4,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Detach, OwnerError, SubscribeRequest,
-    SubscriptionReasons, UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Detach, HostAttachments, OwnerError,
+    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -35,8 +35,8 @@ pub(in crate::owner) enum Request {
     Reattach {
         /// The host.
         host: Member,
-        /// Its attachments in the group.
-        attachments: Vec<Attachment>,
+        /// Its connections in the group.
+        attachments: HostAttachments,
         /// For the new connection epochs.
         answer: Answer<Reattached>,
     },

@@ -108,14 +108,13 @@ impl Group {
             if run.is_refused() {
                 continue;
             }
-            let routes = run.queues.routes();
-            self.parts.route_exchange.set_partition_routes(*partition, self.epoch, routes);
             let reader = self.parts.log.reader(*partition, run.queues.head());
             self.jobs.read(*partition, reader, Duration::ZERO);
         }
         self.parts.metrics.sessions.add(i64::try_from(sessions).unwrap_or(i64::MAX));
         info!(group = self.group.0, epoch = self.epoch.0, sessions, "queues served");
         self.queues = Queues::Loaded(partitions);
+        self.announce_routes();
         self.discard_replaced_sessions();
         self.bind_unbound();
         self.note_lost_connections();

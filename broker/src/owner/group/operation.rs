@@ -48,13 +48,46 @@ pub(super) struct Operation {
     pub(super) partition: Partition,
     /// One for each entry of the request.
     pub(super) reasons: SubscriptionReasons,
-    /// Routes it added, with the entry's index and the subscription that was replaced: taken back when the gate stays
-    /// closed.
-    pub(super) gated: Vec<(usize, TopicFilter, Option<Subscription>)>,
+    /// Subscriptions that it made: taken back when it fails.
+    pub(super) applied: Vec<Applied>,
     /// Whether the state is stored.
     pub(super) is_committed: bool,
     /// Whether the gate was passed; `None` while it is open.
     pub(super) is_passed: Option<bool>,
+}
+
+/// One subscription that an operation has made.
+pub(super) struct Applied {
+    /// Index of its entry in the request.
+    pub(super) entry: usize,
+    pub(super) filter: TopicFilter,
+    /// What it has replaced.
+    pub(super) before: Option<Subscription>,
+    /// Whether its route must be known to every member.
+    pub(super) is_gated: bool,
+}
+
+/// What fails of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failed {
+    /// Some member has not confirmed the routes.
+    Gated,
+    /// Whoever asked has given up, and has answered or will answer that it failed.
+    All,
+}
+
+impl Operation {
+    /// A failure for every entry that `which` names.
+    pub(super) fn fail(&mut self, which: Failed) -> Vec<Applied> {
+        let is_failed = |applied: &mut Applied| which == Failed::All || applied.is_gated;
+        let failed: Vec<_> = self.applied.extract_if(.., is_failed).collect();
+        for applied in &failed {
+            if let Some(reason) = self.reasons.get_mut(applied.entry) {
+                *reason = ReasonCode::UNSPECIFIED_ERROR;
+            }
+        }
+        failed
+    }
 }
 
 /// All operations of the group.
@@ -113,7 +146,7 @@ impl Group {
             queue,
             partition,
             reasons: Vec::new(),
-            gated: Vec::new(),
+            applied: Vec::new(),
             is_committed: false,
             is_passed: None,
         };
@@ -146,7 +179,12 @@ impl Group {
         let Some(operation) = self.operations.get(number) else { return };
         let Some(is_passed) = operation.is_passed.filter(|_| operation.is_committed) else { return };
         if !is_passed {
-            self.take_back(number);
+            self.parts.metrics.gates_closed.inc();
+            self.take_back(number, Failed::Gated);
+        }
+        // The client was told that it failed, or is gone: it must not get what it does not know of.
+        if self.operations.get(number).is_some_and(|operation| operation.answer.is_closed()) {
+            self.take_back(number, Failed::All);
         }
         self.end_operation(number, None);
     }
@@ -164,17 +202,6 @@ impl Group {
         // Whoever asked may have given up.
         drop(operation.answer.send(answer));
         self.begin_next(operation.change.client_id());
-    }
-
-    /// A failure for every entry that the gate kept out.
-    pub(super) fn fail_gated(operation: &mut Operation) -> Vec<(usize, TopicFilter, Option<Subscription>)> {
-        let gated = std::mem::take(&mut operation.gated);
-        for (entry, _, _) in &gated {
-            if let Some(reason) = operation.reasons.get_mut(*entry) {
-                *reason = ReasonCode::UNSPECIFIED_ERROR;
-            }
-        }
-        gated
     }
 }
 

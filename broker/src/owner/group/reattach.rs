@@ -6,9 +6,11 @@ use super::partition_run::Session;
 use super::registry::Attached;
 use super::{Group, Queues};
 use bytestring::ByteString;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
-use tidemill_core::attach::{Attachment, ConnectionEpoch, OwnerError, SessionLifetime, SessionNumber};
+use tidemill_core::attach::{
+    Attachment, ConnectionEpoch, Detach, HostAttachments, OwnerError, SessionLifetime, SessionNumber,
+};
 use tidemill_core::member::{Member, MemberId, OwnerEpoch};
 use tidemill_core::partition::Offset;
 use tidemill_core::state::key::StateKey;
@@ -59,10 +61,12 @@ impl Group {
     pub(super) fn handle_reattach(
         &mut self,
         host: &Member,
-        attachments: Vec<Attachment>,
+        word: HostAttachments,
         answer: Answer<Reattached>,
     ) {
         self.reattachment.heard.insert(host.id.clone());
+        self.detach_missing(host, &word);
+        let attachments = word.attached;
         let highest = attachments.iter().map(|attachment| attachment.connection.owner.0).max();
         if highest.is_some_and(|highest| highest >= self.epoch.0) {
             // Connections of a former owner must not count as newer than what this one grants.
@@ -84,6 +88,28 @@ impl Group {
             warn!(group = self.group.0, host = %host.id, "re-attach refused: too many wait for the state");
         }
         self.end_reattachment_if_due();
+    }
+
+    /// Connections that the host had, and that it does not name: their end was lost on the way.
+    fn detach_missing(&mut self, host: &Member, word: &HostAttachments) {
+        let Some(granted) = word.granted else { return };
+        let attached = word.attached.iter().map(|attachment| &attachment.request.client_id);
+        let named: HashSet<&ByteString> = attached.chain(&word.attaching).collect();
+        let missing = self.registry.iter_attached().filter(|(client_id, attached)| {
+            // What was granted later may have begun after the host made its list.
+            attached.host == *host && attached.former <= granted && !named.contains(client_id)
+        });
+        let missing: Vec<Detach> = missing
+            .map(|(client_id, attached)| Detach {
+                client_id: client_id.clone(),
+                connection: attached.connection,
+                session_expiry_secs: None,
+            })
+            .collect();
+        for detach in missing {
+            debug!(client_id = %detach.client_id, host = %host.id, "connection has ended unheard");
+            self.handle_detach(&detach);
+        }
     }
 
     /// Takes a connection over from the former owner, unless a newer one of the client id is known.

@@ -5,14 +5,14 @@ use super::Group;
 use super::commit::CommitWaiter;
 use super::inbox::Answer;
 use super::job::Job;
-use super::operation::Change;
+use super::operation::{Applied, Change, Failed};
 use crate::cluster::{Route, RouteChange};
 use crate::log::state::KEY_BYTES_MAX;
 use std::time::Duration;
 use tidemill_core::attach::{OwnerError, StoredSubscription, SubscribeRequest, SubscriptionReasons};
-use tidemill_core::packet::{QoS, ReasonCode};
+use tidemill_core::packet::{QoS, ReasonCode, SubscriptionOptions};
 use tidemill_core::partition::{Offset, Partition};
-use tidemill_core::queue::subscription::Subscription;
+use tidemill_core::queue::subscription::{Subscription, Successor};
 use tidemill_core::state::key::StateKey;
 use tidemill_core::topic::TopicFilter;
 use tokio::time::timeout;
@@ -20,8 +20,6 @@ use tracing::warn;
 
 /// Bound on asking the log for its end.
 const BOUNDS_WAIT: Duration = Duration::from_secs(5);
-/// Bound on a gate, above every lease duration + 5 s, after which it closes by itself.
-const GATE_WAIT: Duration = Duration::from_secs(60);
 
 impl Group {
     /// A host asks for subscriptions.
@@ -67,14 +65,12 @@ impl Group {
             return self.handle_gate(number, true);
         };
         self.jobs.push(async move {
-            let is_passed = match timeout(GATE_WAIT, passed).await {
-                Ok(Ok(())) => true,
-                Ok(Err(closed)) => {
-                    warn!(partition = partition.0, %closed, "durable route was not confirmed");
-                    false
-                }
-                Err(_) => false,
-            };
+            // The exchange bounds it.
+            let passed = passed.await;
+            if let Err(closed) = &passed {
+                warn!(partition = partition.0, %closed, "durable route was not confirmed");
+            }
+            let is_passed = passed.is_ok();
             Job::Gate { operation: number, is_passed }
         });
     }
@@ -99,29 +95,25 @@ impl Group {
         };
         let all = run.queues.subscriptions(slot);
         let before = all.and_then(|all| all.get(&filter)).copied();
-        if before.is_none() && all.is_some_and(|all| all.iter().count() >= subscriptions_max) {
+        if before.is_none() && all.is_some_and(|all| all.count() >= subscriptions_max) {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
         let key = StateKey::Subscription { queue, filter: filter.clone() };
         if key.encode().len() > KEY_BYTES_MAX {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
-        // A durable subscription in force keeps its start: what waits for it is still due.
-        let kept = before.filter(|before| before.is_durable() && before.end.is_none());
-        let start = kept.map_or(end.max(run.queues.head()), |before| before.start);
-        let subscription = Subscription { options, identifier, start, end: None };
+        let subscription = following(before, (options, identifier), end.max(run.queues.head()));
         run.queues.subscribe(slot, filter.clone(), subscription);
-        let has_route = run.queues.has_route(&filter);
         self.ledger.write(partition, &key, Some(subscription.encode()));
         self.reason(number, granted(options.qos));
-        if !subscription.is_durable() {
-            if kept.is_some() && !has_route {
-                self.withdraw_routes(partition, vec![filter]);
-            }
-            return None;
-        }
-        self.operations.get(number)?.gated.push((index, filter.clone(), before));
-        Some(RouteChange::Add(Route::Durable { partition, filter }))
+        let is_gated = options.qos > QoS::AtMostOnce;
+        self.operations.get(number)?.applied.push(Applied {
+            entry: index,
+            filter: filter.clone(),
+            before,
+            is_gated,
+        });
+        is_gated.then_some(RouteChange::Add(Route::Durable { partition, filter }))
     }
 
     fn reason(&mut self, number: u64, reason: ReasonCode) -> Option<RouteChange> {
@@ -136,14 +128,14 @@ impl Group {
         self.end_if_done(number);
     }
 
-    /// The gate stayed closed: the entries fail, and things are as before.
-    pub(super) fn take_back(&mut self, number: u64) {
+    /// Entries fail, and things are as before.
+    pub(super) fn take_back(&mut self, number: u64, which: Failed) {
         let Some(operation) = self.operations.get(number) else { return };
-        self.parts.metrics.gates_closed.inc();
-        let gated = Self::fail_gated(operation);
+        let failed = operation.fail(which);
         let (queue, partition) = (operation.queue.clone(), operation.partition);
         let mut orphans: Vec<TopicFilter> = Vec::new();
-        for (_, filter, before) in gated {
+        // Of two entries with one filter the first has replaced what was there before.
+        for Applied { filter, before, .. } in failed.into_iter().rev() {
             let Some(run) = self.served(partition) else { return };
             let Some(slot) = run.queues.slot(&queue) else { return };
             match before {
@@ -158,6 +150,22 @@ impl Group {
         }
         self.withdraw_routes(partition, orphans);
     }
+}
+
+/// The subscription that takes the place of `before`. What waits for a durable one is still due: another durable one keeps
+/// its start, and one of QoS 0 follows it once everything below `end` was handed out.
+fn following(
+    before: Option<Subscription>,
+    (options, identifier): (SubscriptionOptions, Option<u32>),
+    end: Offset,
+) -> Subscription {
+    let new = Subscription { options, identifier, start: end, end: None, successor: None };
+    let Some(before) = before.filter(Subscription::has_route) else { return new };
+    if new.is_durable() {
+        return Subscription { start: before.start, ..new };
+    }
+    let successor = Some(Successor { options, identifier });
+    Subscription { end: before.end.or(Some(end)), successor, ..before }
 }
 
 fn granted(qos: QoS) -> ReasonCode {

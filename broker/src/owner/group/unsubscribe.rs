@@ -43,13 +43,17 @@ impl Group {
         let Some(run) = self.served(partition) else { return ReasonCode::UNSPECIFIED_ERROR };
         let Some(slot) = run.queues.slot(&queue) else { return ReasonCode::UNSPECIFIED_ERROR };
         let found = run.queues.subscriptions(slot).and_then(|all| all.get(&filter)).copied();
-        let Some(before) = found.filter(|found| found.end.is_none()) else {
+        let Some(before) = found.filter(|found| found.in_force().is_some()) else {
             return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         };
         let had_route = run.queues.has_route(&filter);
         let is_behind = run.queues.progress(slot).is_some_and(|progress| progress.mode() == Mode::Behind);
-        let ended = (is_behind && before.is_durable())
-            .then(|| Subscription { end: Some(run.queues.head()), ..before });
+        let end = before.end.unwrap_or(run.queues.head());
+        let ended = (is_behind && before.is_durable()).then_some(Subscription {
+            end: Some(end),
+            successor: None,
+            ..before
+        });
         match ended {
             Some(ended) => drop(run.queues.subscribe(slot, filter.clone(), ended)),
             None => drop(run.queues.unsubscribe(slot, &filter)),

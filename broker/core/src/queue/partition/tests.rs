@@ -29,7 +29,7 @@ fn subscription(start: Offset, end: Option<Offset>) -> Subscription {
         retain_as_published: false,
         retain_handling: RetainHandling::Send,
     };
-    Subscription { options, identifier: None, start, end }
+    Subscription { options, identifier: None, start, end, successor: None }
 }
 
 fn record(topic: &str) -> Arc<Record> {
@@ -102,7 +102,7 @@ fn a_subscription_counts_from_its_start_to_its_end() {
     }
 
     assert_eq!(handed_out(&mut queues), [(slot, 3, false), (slot, 4, false)]);
-    assert_eq!(queues.take_ended(), [(id("c"), filter("a"))]);
+    assert_eq!(queues.take_ended(), [(id("c"), filter("a"), None)]);
 }
 
 #[test]

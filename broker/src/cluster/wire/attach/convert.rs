@@ -119,6 +119,7 @@ impl AttachReply {
                 connection: Some(grant.connection.into()),
                 session_present: grant.session_present,
                 subscriptions: grant.subscriptions.iter().map(Subscription::from).collect(),
+                more: false,
             },
             Err(refusal) => Self { request, error: refusal.number(), ..Self::default() },
         }
@@ -161,8 +162,9 @@ impl ReattachReply {
                         Err(error) => Reattached { error: Refusal::Owner(*error).number(), connection: None },
                     })
                     .collect(),
+                more: false,
             },
-            Err(refusal) => Self { request, error: refusal.number(), attachments: Vec::new() },
+            Err(refusal) => Self { request, error: refusal.number(), ..Self::default() },
         }
     }
 
