@@ -179,6 +179,7 @@ impl Registry {
                         client_id: client_id.clone(),
                         connection,
                         session_expiry_secs: None,
+                        in_flight: None,
                     });
                 }
             }

@@ -9,8 +9,9 @@ use tidemill_core::attach::{
     SessionLifetime, SessionNumber, StoredSubscription, SubscribeRequest,
 };
 use tidemill_core::member::{MemberId, OwnerEpoch};
-use tidemill_core::packet::{QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version};
+use tidemill_core::packet::{PacketId, QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version};
 use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
+use tidemill_core::session::in_flight::InFlight;
 
 const LONG: Duration = Duration::from_secs(50);
 const CONNECTION: ConnectionEpoch = ConnectionEpoch { owner: OwnerEpoch(1), counter: 77 };
@@ -125,7 +126,13 @@ async fn deliveries_acknowledgements_and_detach_keep_their_order_between_brokers
             record: record.clone(),
         }],
     };
-    let detach = Detach { client_id: "client".into(), connection: CONNECTION, session_expiry_secs: None };
+    let in_flight = InFlight { received: vec![PacketId::MIN], ..InFlight::default() };
+    let detach = Detach {
+        client_id: "client".into(),
+        connection: CONNECTION,
+        session_expiry_secs: None,
+        in_flight: Some(Box::new(in_flight)),
+    };
 
     for offset in 0..50 {
         nodes[1].node.directory().deliver(&nodes[0].member, deliver(offset));

@@ -164,6 +164,7 @@ impl OwnerSide for Surroundings {
             connection: self.connection(),
             session_present: false,
             subscriptions: Vec::new(),
+            in_flight: None,
         };
         let answer = self.refuses.lock().map_or(Ok(grant), Err);
         Box::pin(std::future::ready(answer))

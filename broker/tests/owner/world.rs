@@ -180,7 +180,7 @@ impl World {
 
     pub(crate) fn report_detach(&self, client: &Client) {
         let (client_id, connection) = (client.id.clone(), client.grant.connection);
-        self.owner.detach(Detach { client_id, connection, session_expiry_secs: None });
+        self.owner.detach(Detach { client_id, connection, session_expiry_secs: None, in_flight: None });
     }
 
     pub(crate) async fn subscribe(

@@ -39,6 +39,8 @@ pub(super) struct PendingAttach {
     request: AttachRequest,
     answer: Answer<AttachGrant>,
     turn: u64,
+    /// The old connection, while its host has not reported its end.
+    pub(super) replaced: Option<Attached>,
     granted: Option<(AttachGrant, IsPersistent)>,
 }
 
@@ -104,7 +106,7 @@ impl Group {
         let turn = self.jobs.next_ticket();
         let WaitingAttach { request, answer, .. } = attach;
         self.registry.client(&client_id).pending =
-            Some(PendingAttach { request, answer, turn, granted: None });
+            Some(PendingAttach { request, answer, turn, replaced: None, granted: None });
         let Some(old) = self.registry.set_attached(&client_id, None, &self.parts.metrics) else {
             return self.handle_taken_over(&client_id, turn);
         };
@@ -112,6 +114,9 @@ impl Group {
         self.parts.metrics.taken_over.inc();
         self.stop_delivery(partition, &client_id);
         let closed = self.parts.hosts.take_over(&old.host, &client_id, old.connection);
+        if let Some(pending) = self.registry.pending(&client_id) {
+            pending.replaced = Some(old);
+        }
         self.jobs.push(async move {
             // After the bound the old connection counts as closed: its host drops what is not for the newest one.
             drop(timeout(TAKE_OVER_WAIT, closed).await);
@@ -125,7 +130,12 @@ impl Group {
             return;
         };
         let request = pending.request.clone();
+        let silent = pending.replaced.take();
         let partition = self.partition_of(client_id);
+        if let Some(silent) = silent {
+            // Its host did not say in time what was in flight; what was before is not true any more.
+            self.keep_in_flight(partition, client_id, silent.session, Some(Box::default()));
+        }
         let granted = if self.served(partition).is_some() {
             Some(self.find_session(partition, &request))
         } else if request.lifetime == SessionLifetime::Clean && request.clean_start {
@@ -162,6 +172,7 @@ impl Group {
             connection: self.next_connection(),
             session_present: resumed.is_some(),
             subscriptions: resumed.unwrap_or_default(),
+            in_flight: None,
         }
     }
 
@@ -204,6 +215,7 @@ impl Group {
             connection,
             session_present: true,
             subscriptions: Vec::new(),
+            in_flight: None,
         };
         let client_id = &request.client_id;
         let Some(run) = self.served(partition) else { return grant };
@@ -212,6 +224,11 @@ impl Group {
         grant.session = session.id.number;
         grant.subscriptions =
             run.queues.subscriptions(session.slot).map(|all| all.in_force()).unwrap_or_default();
+        grant.in_flight.clone_from(&session.in_flight);
+        if let (Some(in_flight), Some(progress)) = (&mut grant.in_flight, run.queues.progress(session.slot)) {
+            // What is not delivered again needs no packet id.
+            in_flight.outgoing.queue.retain(|sent| progress.is_open(sent.offset));
+        }
         session.meta = SessionMeta {
             // A clean connection that resumes: the session ends with it.
             expiry_secs: match request.lifetime {
