@@ -42,6 +42,9 @@ const FAREWELL_WAIT: Duration = Duration::from_secs(2);
 /// After the last byte the client has this long to close its side.
 const LINGER_WAIT: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 1 << 20;
+/// How long the end of a persistent session's connection may wait for the outcome of its QoS 2 publishes; below the bound
+/// of a takeover. What has none then is published again when the client repeats it.
+const SETTLE_WAIT: Duration = Duration::from_secs(4);
 /// Reads in one poll of the task; then other connections have their turn.
 const TURNS_PER_POLL: usize = 8;
 
@@ -152,6 +155,11 @@ impl Connection {
         tracing::debug!(client_id = %self.registered.request.client_id, "client connected");
         let reason = poll_fn(|context| self.poll(context)).await;
         drop(swept);
+        self.mailbox.close(reason);
+        if self.registered.is_persistent() {
+            let settled = poll_fn(|context| self.mailbox.poll_settled(context));
+            let _ = tokio::time::timeout(SETTLE_WAIT, settled).await;
+        }
         self.end(reason);
         close(&self.services, &self.mailbox, self.writer, self.input).await;
     }
@@ -160,7 +168,6 @@ impl Connection {
     fn end(&mut self, reason: CloseReason) {
         let client_id = self.registered.request.client_id.clone();
         tracing::debug!(%client_id, ?reason, "client disconnected");
-        self.mailbox.close(reason);
         self.services.metrics.connection_closed(match reason {
             CloseReason::ConnectionLost => ClosedBy::Network,
             CloseReason::ClientDisconnect(_) => ClosedBy::Client,
@@ -180,6 +187,7 @@ impl Connection {
             client_id,
             connection: *self.registered.connection.lock(),
             session_expiry_secs: self.session_expiry_secs,
+            in_flight: self.registered.is_persistent().then(|| Box::new(self.mailbox.take_in_flight())),
         });
         self.services.registry.end(&self.registered);
     }

@@ -3,6 +3,7 @@
 //! packet into the buffer and remembers the mailbox in its [`Turn`]; at the end of the turn each such mailbox is
 //! written once, by whoever delivered. The connection's own task wakes only when the socket does not take the bytes.
 
+mod acks;
 mod buffer;
 mod deliver;
 mod flush;
@@ -23,10 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use tidemill_codec::Encoder;
-use tidemill_core::packet::{Ack, AckKind, Packet, PacketId, ReasonCode, Version};
+use tidemill_core::packet::{Ack, AckKind, Packet, ReasonCode, Version};
 use tidemill_core::partition::Offset;
-use tidemill_core::session::inbound::{AckWindow, Ticket};
-use tidemill_core::session::outbound::{Outbound, Source, UnknownPacketId};
+use tidemill_core::session::ack_window::AckWindow;
+use tidemill_core::session::in_flight::InFlight;
+use tidemill_core::session::outbound::Outbound;
 use tidemill_core::session::timers::KeepAlive;
 
 /// Bounds of every mailbox.
@@ -118,7 +120,7 @@ impl Mailbox {
             client_id: ByteString::new(),
             encoder: Encoder::new(Version::V3_1_1, None),
             outbound: Outbound::new(NonZeroU16::MIN),
-            window: AckWindow::new(1),
+            window: AckWindow::new(Version::V3_1_1, 1),
             keep_alive: KeepAlive::limit(0, 0),
             buffer: OutBuffer::default(),
             flush: Some(flush),
@@ -150,9 +152,36 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         inner.client_id = client.client_id;
         inner.encoder = client.encoder;
-        inner.outbound = Outbound::new(client.in_flight);
-        inner.window = AckWindow::new(client.receive_maximum);
+        let version = client.encoder.version();
+        (inner.outbound, inner.window) = match client.kept {
+            Kept::Nothing => (Outbound::new(client.window), AckWindow::new(version, client.receive_maximum)),
+            Kept::Session(in_flight) => (
+                Outbound::resume(client.window, in_flight.outgoing),
+                AckWindow::resume(version, client.receive_maximum, in_flight.received),
+            ),
+        };
         inner.keep_alive = client.keep_alive;
+    }
+
+    /// Goes on with what a resumed session has in flight: call it right after CONNACK. PUBREL is sent again, and what did
+    /// not come from the queue; what did is sent again as the owner delivers it.
+    pub fn resume(self: &Arc<Self>, turn: &mut Turn) {
+        let mut inner = self.inner.lock();
+        let released = inner.outbound.released();
+        for packet_id in &released {
+            acks::encode_ack(&mut inner, &Ack::new(AckKind::PubRel, *packet_id, ReasonCode::SUCCESS));
+        }
+        let mut done = Vec::new();
+        if deliver::encode_pending(&mut inner, &self.context, turn, &mut done) || !released.is_empty() {
+            self.mark_dirty(&mut inner, turn);
+        }
+        debug_assert!(done.is_empty(), "nothing is here from the queue yet");
+    }
+
+    /// For a persistent session whose connection has ended and is closing: what it goes on with.
+    pub fn take_in_flight(&self) -> InFlight {
+        let mut inner = self.inner.lock();
+        InFlight { received: inner.window.take_received(), outgoing: inner.outbound.take_in_flight() }
     }
 
     /// Sets how to write to a client that is refused.
@@ -176,55 +205,6 @@ impl Mailbox {
         if self.inner.lock().encoder.version().is_v5() {
             self.send(packet, turn);
         }
-    }
-
-    /// Opens a ticket for a QoS > 0 PUBLISH; `None` when the receive maximum is used up.
-    pub fn open_ticket(&self, packet_id: PacketId, turn: &Turn) -> Option<Ticket> {
-        self.inner.lock().window.open(packet_id, turn.now_us())
-    }
-
-    /// A publish ended, on the thread of `turn`: its acknowledgement leaves with the turn, if its predecessors have
-    /// left. Nothing leaves, and the connection ends, when this broker may no longer acknowledge.
-    pub fn complete(self: &Arc<Self>, ticket: Ticket, reason: ReasonCode, turn: &mut Turn) {
-        let mut inner = self.inner.lock();
-        inner.window.complete(ticket, reason);
-        if self.encode_acks(&mut inner, turn.now_us()) {
-            self.mark_dirty(&mut inner, turn);
-        }
-    }
-
-    /// A publish ended, on any other thread: the connection's task writes its acknowledgement together with those that
-    /// end meanwhile.
-    pub fn complete_elsewhere(&self, ticket: Ticket, reason: ReasonCode) {
-        let mut inner = self.inner.lock();
-        inner.window.complete(ticket, reason);
-        if self.encode_acks(&mut inner, monotonic_us()) {
-            inner.is_left_to_task = true;
-            wake(inner);
-        }
-    }
-
-    /// The client acknowledged a delivery; what waited for room follows. Offsets of the queue that the client needs no
-    /// more go to `done`, for the caller to report.
-    ///
-    /// # Errors
-    ///
-    /// [`UnknownPacketId`]: nothing changed.
-    pub fn handle_ack(
-        self: &Arc<Self>,
-        packet_id: PacketId,
-        turn: &mut Turn,
-        done: &mut Vec<Offset>,
-    ) -> Result<(), UnknownPacketId> {
-        let mut inner = self.inner.lock();
-        match inner.outbound.handle_ack(packet_id)? {
-            Source::Live => {}
-            Source::Queue(offset) => done.push(offset),
-        }
-        if deliver::encode_pending(&mut inner, &self.context, turn, done) {
-            self.mark_dirty(&mut inner, turn);
-        }
-        Ok(())
     }
 
     /// Asks the connection to end. The first reason counts.
@@ -272,7 +252,7 @@ impl Mailbox {
         self.inner.lock().closing
     }
 
-    /// Whether as many publishes are unacknowledged as may be.
+    /// Whether as many publishes are not complete as may be, or of a 3.x client unacknowledged.
     #[must_use]
     pub fn is_window_full(&self) -> bool {
         self.inner.lock().window.is_full()
@@ -291,13 +271,13 @@ impl Mailbox {
         self.inner.lock().buffer.unsent_bytes() == 0
     }
 
-    /// The connection has ended: gives up socket, buffers and all that was in flight. Later deliveries vanish.
+    /// The connection has ended: gives up socket, buffers and all that is in flight. Later deliveries vanish.
     pub fn end(&self) {
         let mut inner = self.inner.lock();
         inner.flush = None;
         inner.waker = None;
-        inner.outbound.clear();
-        inner.window = AckWindow::new(1);
+        inner.outbound = Outbound::new(NonZeroU16::MIN);
+        inner.window = AckWindow::new(Version::V3_1_1, 1);
         inner.buffer = OutBuffer::default();
         inner.closing.get_or_insert(CloseReason::ConnectionLost);
     }
@@ -307,28 +287,6 @@ impl Mailbox {
             inner.is_dirty = true;
             turn.remember(Arc::clone(self));
         }
-    }
-
-    /// Encodes every acknowledgement whose turn it is. True if there was one.
-    fn encode_acks(&self, inner: &mut Inner, now_us: u64) -> bool {
-        if inner.closing.is_some() || inner.flush.is_none() {
-            return false;
-        }
-        let mut is_any = false;
-        while let Some(ready) = inner.window.poll_ack() {
-            if !(self.context.may_acknowledge)() {
-                inner.closing = Some(CloseReason::Broker(ReasonCode::SERVER_SHUTTING_DOWN));
-                return true;
-            }
-            is_any = true;
-            let ack = Ack::new(AckKind::PubAck, ready.packet_id, ready.reason);
-            let encoder = inner.encoder;
-            if encoder.encode_ack(&ack, inner.buffer.back().encode_into(0)).is_err() {
-                inner.closing = Some(CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE));
-            }
-            self.context.metrics.observe_publish(now_us.saturating_sub(ready.opened_at));
-        }
-        is_any
     }
 }
 
@@ -340,11 +298,22 @@ pub struct OpenedClient {
     /// How to write to it.
     pub encoder: Encoder,
     /// Unacknowledged deliveries it accepts.
-    pub in_flight: NonZeroU16,
+    pub window: NonZeroU16,
     /// Unacknowledged publishes it may have.
     pub receive_maximum: u16,
     /// How long it may be silent.
     pub keep_alive: KeepAlive,
+    /// Whether its session outlives the connection.
+    pub kept: Kept,
+}
+
+/// What a session has beyond its connection.
+#[derive(Debug)]
+pub enum Kept {
+    /// It is clean.
+    Nothing,
+    /// It is persistent, and had this in flight before.
+    Session(InFlight),
 }
 
 /// Wakes the connection's task after the lock is released.

@@ -37,6 +37,8 @@ pub struct Router {
     known: Mutex<KnownRoutes>,
     announced: Mutex<Announced>,
     links: OnceLock<Links>,
+    /// Counts the QoS 2 publishes of this incarnation.
+    exactly_once: AtomicU64,
 }
 
 struct Links {
@@ -59,6 +61,7 @@ impl Router {
             known: Mutex::new(KnownRoutes::default()),
             announced: Mutex::new(Announced::default()),
             links: OnceLock::new(),
+            exactly_once: AtomicU64::new(0),
         }
     }
 

@@ -39,9 +39,9 @@ async fn every_filter_has_a_reason_code_of_its_own() {
     ];
 
     let mut v5 = Client::connect(broker.address(), Version::V5, "v5").await;
-    assert_eq!(v5.subscribe(&filters).await.body, [0, 1, 0, 0, 1, 1, 0x9E, 0x8F, 1, 0, 0x97]);
+    assert_eq!(v5.subscribe(&filters).await.body, [0, 1, 0, 0, 1, 2, 0x9E, 0x8F, 1, 0, 0x97]);
     let mut v3 = Client::connect(broker.address(), Version::V3_1_1, "v3").await;
-    assert_eq!(v3.subscribe(&filters).await.body, [0, 1, 0, 1, 1, 0x80, 0x80, 1, 0, 0x80]);
+    assert_eq!(v3.subscribe(&filters).await.body, [0, 1, 0, 1, 2, 0x80, 0x80, 1, 0, 0x80]);
 
     let unsuback = v5.unsubscribe(&["a", "nothing", "$share/g/d", "a"]).await;
     assert_eq!(unsuback.body, [0, 1, 0, 0, 0x11, 0x11, 0x11]);
@@ -201,7 +201,7 @@ async fn a_persistent_session_gets_its_queue_once_reports_what_is_done_and_takes
     registry.deliver(&broker.data_path.own, deliver(vec![delivery(10, true)]));
 
     let first = client.receive().await;
-    assert_eq!((first.first_byte, first.message().2), (0x3A, b"10".to_vec()), "redelivery has DUP");
+    assert_eq!((first.first_byte, first.message().2), (0x32, b"10".to_vec()), "a new packet id, so no DUP");
     let second = client.receive().await;
     assert_eq!((second.first_byte, second.message().2), (0x32, b"12".to_vec()));
     client.puback(second.message().1.unwrap()).await;

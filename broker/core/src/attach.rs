@@ -5,6 +5,7 @@ use crate::member::{Member, OwnerEpoch};
 use crate::packet::{QoS, ReasonCode, SubscriptionOptions, Version, Will};
 use crate::partition::{Offset, Partition, QueueKind};
 use crate::record::Record;
+use crate::session::in_flight::InFlight;
 use crate::topic::TopicFilter;
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -85,6 +86,9 @@ pub struct AttachGrant {
     pub session_present: bool,
     /// The subscriptions of a resumed session, in filter order.
     pub subscriptions: Vec<StoredSubscription>,
+    /// What a resumed session has in flight, if the owner knows; what it does not know of goes out anew, under packet ids
+    /// from 1.
+    pub in_flight: Option<Box<InFlight>>,
 }
 
 /// One subscription as the owner keeps it.
@@ -152,6 +156,8 @@ pub struct Detach {
     pub connection: ConnectionEpoch,
     /// Session expiry changed by a 5.0 DISCONNECT.
     pub session_expiry_secs: Option<u32>,
+    /// What a persistent session has in flight. `None` when the connection had not begun: what was granted to it holds.
+    pub in_flight: Option<Box<InFlight>>,
 }
 
 /// A host asks for subscriptions of a persistent session.
@@ -189,7 +195,7 @@ pub struct Delivery {
     pub qos: QoS,
     /// The retain flag of the PUBLISH.
     pub retain: bool,
-    /// The client may have seen it before: DUP.
+    /// The client may have seen it before. Whether it goes out with DUP depends on whether its packet id is known.
     pub redelivery: bool,
     /// Identifiers of all subscriptions that match.
     pub identifiers: Vec<u32>,

@@ -43,6 +43,12 @@ impl Cursor {
         self.open.iter().copied()
     }
 
+    /// Whether `offset` is open.
+    #[must_use]
+    pub fn is_open(&self, offset: Offset) -> bool {
+        self.open.contains(&offset)
+    }
+
     /// How many are open.
     #[must_use]
     pub fn open_count(&self) -> usize {

@@ -1,10 +1,14 @@
 //! One client's session, without I/O: what it publishes ([`inbound`]), what it is sent ([`outbound`]), how long it may
-//! be silent ([`timers`]), what it subscribed to ([`state`]), and what of all this is served ([`features`]). The shell keeps `outbound` and the acknowledgement
-//! window under the lock of the mailbox, because any thread may deliver or complete; the rest belongs to the
-//! connection's task alone.
+//! be silent ([`timers`]), what it subscribed to ([`state`]), what of all this is served ([`features`]), and what goes on
+//! after the connection ([`in_flight`]). The shell keeps `outbound` and the acknowledgement window under the lock of the
+//! mailbox, because any thread may deliver or complete; the rest belongs to the connection's task alone.
 
+pub mod ack_window;
+pub mod delivery;
 pub mod features;
+pub mod in_flight;
 pub mod inbound;
+pub mod offsets;
 pub mod outbound;
 pub mod state;
 pub mod timers;

@@ -5,6 +5,7 @@
 
 pub mod attach;
 pub mod deliver;
+pub mod in_flight;
 pub mod link;
 pub mod parts;
 pub mod routes;

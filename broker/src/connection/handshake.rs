@@ -2,7 +2,7 @@
 
 use super::input::Input;
 use super::{Services, will};
-use crate::mailbox::{CloseReason, Mailbox, OpenedClient, Turn};
+use crate::mailbox::{CloseReason, Kept, Mailbox, OpenedClient, Turn};
 use crate::registry::{Registered, TakenOver};
 use bytes::BytesMut;
 use bytestring::ByteString;
@@ -119,26 +119,31 @@ async fn admit(
         version: connect.version,
         clean_start: connect.clean_start,
         lifetime: lifetime(services, connect),
-        window: in_flight(services, connect).get(),
+        window: window(services, connect).get(),
         user: None,
         will: connect.will.clone(),
     };
 
     let attaching = services.registry.begin(&client_id);
     let grant = services.owner.attach(request.clone()).await;
-    let grant = grant.map_err(|error| HandshakeError::Refused(refusal_of(error)))?;
+    let mut grant = grant.map_err(|error| HandshakeError::Refused(refusal_of(error)))?;
 
     services.wills.handle_connect(&client_id, connect.clean_start);
     let mut turn = Turn::begin(&services.metrics);
     mailbox.open(OpenedClient {
         client_id: client_id.clone(),
         encoder: codec.encoder(),
-        in_flight: in_flight(services, connect),
+        window: window(services, connect),
         receive_maximum: services.limits.receive_maximum,
         keep_alive: KeepAlive::of_connect(connect.keep_alive_secs, turn.now_us() / 1_000),
+        kept: match (grant.in_flight.take(), request.lifetime) {
+            (None, SessionLifetime::Clean) => Kept::Nothing,
+            (in_flight, _) => Kept::Session(in_flight.map(|kept| *kept).unwrap_or_default()),
+        },
     });
     let assigned = (is_assigned && connect.version.is_v5()).then(|| client_id.clone());
     mailbox.send(&acceptance(services, connect, assigned, grant.session_present), &mut turn);
+    mailbox.resume(&mut turn);
     // Only now may messages be delivered: they follow CONNACK.
     let registered = attaching.complete(Arc::clone(mailbox), request, &grant);
     turn.finish();
@@ -152,7 +157,12 @@ async fn admit(
         }
         Err(TakenOver) => {
             let connection = grant.connection;
-            services.owner.detach(Detach { client_id, connection, session_expiry_secs: None });
+            services.owner.detach(Detach {
+                client_id,
+                connection,
+                session_expiry_secs: None,
+                in_flight: None,
+            });
             mailbox.close(CloseReason::Broker(ReasonCode::SESSION_TAKEN_OVER));
             Err(HandshakeError::TakenOver)
         }
@@ -199,7 +209,7 @@ fn lifetime(services: &Services, connect: &Connect) -> SessionLifetime {
 }
 
 /// Unacknowledged deliveries: what the client accepts, but not more than a mailbox may hold.
-fn in_flight(services: &Services, connect: &Connect) -> NonZeroU16 {
+fn window(services: &Services, connect: &Connect) -> NonZeroU16 {
     let accepted = match connect.version {
         Version::V5 => connect.receive_maximum.unwrap_or(NonZeroU16::MAX),
         Version::V3_1 | Version::V3_1_1 => {

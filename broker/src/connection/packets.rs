@@ -8,8 +8,10 @@ use std::sync::Arc;
 use tidemill_contract::topics::RECORD_OVERHEAD_BYTES;
 use tidemill_core::attach::{Acked, QueueId, SessionLifetime};
 use tidemill_core::message::Message;
-use tidemill_core::packet::{Ack, AckKind, Disconnect, Packet, PublishPacket, QoS, ReasonCode};
+use tidemill_core::packet::{Ack, Disconnect, Packet, PublishPacket, QoS, ReasonCode};
 use tidemill_core::partition::QueueKind;
+use tidemill_core::session::ack_window::Opened;
+use tidemill_core::session::delivery::AckError;
 use tidemill_core::session::inbound::PublishRefusal;
 
 /// What a record has beyond its message and its publisher, at most.
@@ -19,10 +21,7 @@ impl Connection {
     pub(super) fn handle_packet(&mut self, packet: Packet, turn: &mut Turn) -> ControlFlow<CloseReason> {
         match packet {
             Packet::Publish(publish) => self.handle_publish(publish, turn),
-            Packet::Ack(ack) => {
-                self.handle_ack(&ack, turn);
-                ControlFlow::Continue(())
-            }
+            Packet::Ack(ack) => self.handle_ack(&ack, turn),
             Packet::Subscribe(_) | Packet::Unsubscribe(_) => {
                 self.begin_work(packet, turn);
                 ControlFlow::Continue(())
@@ -53,38 +52,39 @@ impl Connection {
             return ControlFlow::Continue(());
         }
         turn.count_received(publish.qos, publish.payload.len());
-        let ticket = match (publish.qos, publish.packet_id) {
-            (QoS::AtLeastOnce, Some(packet_id)) => match self.mailbox.open_ticket(packet_id, turn) {
-                Some(ticket) => Some(ticket),
-                None => {
-                    return ControlFlow::Break(CloseReason::Broker(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
-                }
-            },
-            // QoS 2 is refused by the session.
-            (QoS::AtMostOnce | QoS::AtLeastOnce | QoS::ExactlyOnce, _) => None,
-        };
+        let opened = publish.packet_id.map(|id| self.mailbox.open_ticket(id, publish.qos, turn));
+        // A repeated PUBLISH sets a topic alias like any other.
         let publisher = &self.registered.request.client_id;
-        match (self.inbound.handle_publish(publish, publisher, turn.now_ms()), ticket) {
+        let message = match self.inbound.handle_publish(publish, publisher, turn.now_ms()) {
             // As a log refuses it; before anybody has it.
-            (Ok(message), _) if self.is_too_large(&message) => {
-                ControlFlow::Break(CloseReason::Broker(ReasonCode::QUOTA_EXCEEDED))
+            Ok(message) if self.is_too_large(&message) => {
+                return ControlFlow::Break(CloseReason::Broker(ReasonCode::QUOTA_EXCEEDED));
             }
-            (Ok(message), ticket) => {
-                let done = match ticket {
-                    Some(ticket) => PublishDone::Ticket(&self.mailbox, ticket),
-                    None => PublishDone::Nobody,
-                };
-                self.services.router.publish(&Arc::new(message), &mut self.cache, done, turn);
-                ControlFlow::Continue(())
+            Ok(message) => Ok(Arc::new(message)),
+            Err(PublishRefusal::Answer(reason)) => Err(reason),
+            Err(PublishRefusal::Close(reason)) => {
+                return ControlFlow::Break(CloseReason::Broker(reason));
             }
-            (Err(PublishRefusal::Answer(reason)), Some(ticket)) => {
-                self.mailbox.complete(ticket, reason, turn);
-                ControlFlow::Continue(())
+        };
+        match (message, opened) {
+            (Ok(message), None) => {
+                self.services.router.publish(&message, &mut self.cache, PublishDone::Nobody, turn);
             }
-            (Err(PublishRefusal::Answer(reason) | PublishRefusal::Close(reason)), _) => {
-                ControlFlow::Break(CloseReason::Broker(reason))
+            (Ok(message), Some(Opened::New(ticket))) => {
+                let done = PublishDone::Ticket(&self.mailbox, ticket);
+                self.services.router.publish(&message, &mut self.cache, done, turn);
             }
+            (Err(reason), Some(Opened::New(ticket))) => self.mailbox.complete(ticket, reason, turn),
+            (_, Some(Opened::InUse(ticket))) => {
+                self.mailbox.complete(ticket, ReasonCode::PACKET_IDENTIFIER_IN_USE, turn);
+            }
+            (_, Some(Opened::Repeated)) => {}
+            (_, Some(Opened::Full)) => {
+                return ControlFlow::Break(CloseReason::Broker(ReasonCode::RECEIVE_MAXIMUM_EXCEEDED));
+            }
+            (Err(reason), None) => return ControlFlow::Break(CloseReason::Broker(reason)),
         }
+        ControlFlow::Continue(())
     }
 
     /// Whether the record of a message is larger than a log takes: with a topic by alias and a long client id it can be
@@ -105,22 +105,15 @@ impl Connection {
         !self.registered.request.version.is_v5() && self.mailbox.is_window_full()
     }
 
-    fn handle_ack(&mut self, ack: &Ack, turn: &mut Turn) {
-        let answer = match ack.kind {
-            AckKind::PubAck => {
-                if self.mailbox.handle_ack(ack.packet_id, turn, &mut self.acked).is_err() {
-                    self.services.metrics.count_unknown_ack();
-                }
-                return;
-            }
-            // Nothing is delivered at QoS 2 and no QoS 2 publish is taken: these packet ids are never in use.
-            AckKind::PubRec => AckKind::PubRel,
-            AckKind::PubRel => AckKind::PubComp,
-            AckKind::PubComp => return self.services.metrics.count_unknown_ack(),
+    fn handle_ack(&mut self, ack: &Ack, turn: &mut Turn) -> ControlFlow<CloseReason> {
+        let Err(error) = self.mailbox.handle_ack(ack, turn, &mut self.acked) else {
+            return ControlFlow::Continue(());
         };
         self.services.metrics.count_unknown_ack();
-        let not_found = Ack::new(answer, ack.packet_id, ReasonCode::PACKET_IDENTIFIER_NOT_FOUND);
-        self.mailbox.send(&Packet::Ack(not_found), turn);
+        match error {
+            AckError::Unknown(_) => ControlFlow::Continue(()),
+            AckError::OutOfStep(_) => ControlFlow::Break(CloseReason::Broker(ReasonCode::PROTOCOL_ERROR)),
+        }
     }
 
     fn handle_disconnect(&mut self, disconnect: &Disconnect) -> CloseReason {

@@ -1,5 +1,6 @@
 //! Messages into a mailbox.
 
+use super::acks::encode_ack;
 use super::buffer::SHARED_PAYLOAD_BYTES_MIN;
 use super::{CloseReason, Inner, Mailbox, MailboxContext, Turn};
 use crate::metrics::DropReason;
@@ -7,9 +8,9 @@ use std::sync::Arc;
 use tidemill_codec::{EncodeError, PublishParts};
 use tidemill_core::attach::Delivery;
 use tidemill_core::message::Message;
-use tidemill_core::packet::{PacketId, QoS, ReasonCode};
+use tidemill_core::packet::{Ack, AckKind, QoS, ReasonCode};
 use tidemill_core::partition::Offset;
-use tidemill_core::session::outbound::{Admission, PendingDelivery, Source};
+use tidemill_core::session::delivery::{Admission, OutgoingDelivery, Received, Sending, Source};
 
 /// One message for one client, from memory.
 #[derive(Debug, Clone, Copy)]
@@ -49,27 +50,26 @@ impl Mailbox {
         if self.is_full(&inner, delivery.message.bytes()) {
             return self.handle_full(inner, delivery.qos);
         }
-        match inner.outbound.admit(delivery.qos, Source::Live) {
-            Admission::Send(packet_id) => {
+        let kept = || OutgoingDelivery {
+            message: Arc::clone(delivery.message),
+            qos: delivery.qos,
+            retain: delivery.retain,
+            identifiers: delivery.identifiers.cloned(),
+            source: Source::Live,
+            sent_as: None,
+        };
+        match inner.outbound.admit(delivery.qos, Source::Live, kept) {
+            Admission::Send(sending) => {
                 let outgoing = Outgoing {
                     message: delivery.message,
-                    qos: delivery.qos,
                     retain: delivery.retain,
-                    dup: false,
-                    packet_id,
+                    sending,
                     identifiers: delivery.identifiers.map_or(&[], |identifiers| identifiers),
                 };
                 encode(&mut inner, &self.context, outgoing, turn);
                 self.mark_dirty(&mut inner, turn);
             }
-            Admission::Wait => inner.outbound.push_pending(PendingDelivery {
-                message: Arc::clone(delivery.message),
-                qos: delivery.qos,
-                retain: delivery.retain,
-                dup: false,
-                identifiers: delivery.identifiers.cloned(),
-                source: Source::Live,
-            }),
+            Admission::Wait => {}
             Admission::InFlight | Admission::Done => {
                 debug_assert!(false, "a live delivery has no offset");
             }
@@ -92,27 +92,26 @@ impl Mailbox {
         }
         for delivery in deliveries.deliveries {
             let source = Source::Queue(delivery.offset);
-            match inner.outbound.admit(delivery.qos, source) {
-                Admission::Send(packet_id) => {
+            let kept = || OutgoingDelivery {
+                message: Arc::new(delivery.record.message.clone()),
+                qos: delivery.qos,
+                retain: delivery.retain,
+                identifiers: (!delivery.identifiers.is_empty())
+                    .then(|| delivery.identifiers.as_slice().into()),
+                source,
+                sent_as: None,
+            };
+            match inner.outbound.admit(delivery.qos, source, kept) {
+                Admission::Send(sending) => {
                     let outgoing = Outgoing {
                         message: &delivery.record.message,
-                        qos: delivery.qos,
                         retain: delivery.retain,
-                        dup: delivery.redelivery,
-                        packet_id,
+                        sending,
                         identifiers: &delivery.identifiers,
                     };
                     taken.done.extend(encode(&mut inner, &self.context, outgoing, turn));
                 }
-                Admission::Wait => inner.outbound.push_pending(PendingDelivery {
-                    message: Arc::new(delivery.record.message.clone()),
-                    qos: delivery.qos,
-                    retain: delivery.retain,
-                    dup: delivery.redelivery,
-                    identifiers: (!delivery.identifiers.is_empty())
-                        .then(|| delivery.identifiers.as_slice().into()),
-                    source,
-                }),
+                Admission::Wait => {}
                 Admission::InFlight => {}
                 Admission::Done => taken.done.push(delivery.offset),
             }
@@ -148,13 +147,11 @@ pub(super) fn encode_pending(
     done: &mut Vec<Offset>,
 ) -> bool {
     let mut is_any = false;
-    while let Some((packet_id, pending)) = inner.outbound.poll_pending() {
+    while let Some((sending, pending)) = inner.outbound.poll_pending() {
         let outgoing = Outgoing {
             message: &pending.message,
-            qos: pending.qos,
             retain: pending.retain,
-            dup: pending.dup,
-            packet_id: Some(packet_id),
+            sending,
             identifiers: pending.identifiers.as_deref().unwrap_or(&[]),
         };
         done.extend(encode(inner, context, outgoing, turn));
@@ -165,32 +162,34 @@ pub(super) fn encode_pending(
 
 struct Outgoing<'a> {
     message: &'a Message,
-    qos: QoS,
     retain: bool,
-    dup: bool,
-    packet_id: Option<PacketId>,
+    sending: Sending,
     identifiers: &'a [u32],
 }
 
 /// Encodes one PUBLISH. A message that has expired or that the client does not accept is dropped for it alone; the
-/// offset to report then, if it came from a queue.
+/// offset to report then, if it came from a queue. What was begun is completed: a message that is sent again has not
+/// expired (MQTT 5.0 section 3.3.2.3.3).
 fn encode(
     inner: &mut Inner,
     context: &MailboxContext,
     outgoing: Outgoing<'_>,
     turn: &mut Turn,
 ) -> Option<Offset> {
-    let message = outgoing.message;
-    let remaining_secs = message.remaining_expiry_secs(turn.now_ms());
+    let Outgoing { message, sending, .. } = outgoing;
+    let mut remaining_secs = message.remaining_expiry_secs(turn.now_ms());
+    if sending.dup {
+        remaining_secs = remaining_secs.map(|secs| secs.max(1));
+    }
     if remaining_secs == Some(0) {
         context.metrics.count_drop(DropReason::Expired);
-        return not_written(inner, outgoing.packet_id);
+        return not_written(inner, sending);
     }
     let parts = PublishParts {
-        dup: outgoing.dup,
+        dup: sending.dup,
         retain: outgoing.retain,
-        qos: outgoing.qos,
-        packet_id: outgoing.packet_id,
+        qos: sending.qos,
+        packet_id: sending.packet_id,
         topic: message.topic.as_str(),
         topic_alias: None,
         payload: &message.payload,
@@ -211,7 +210,7 @@ fn encode(
     };
     match outcome {
         Ok(()) => {
-            turn.count_sent(outgoing.qos, message.payload.len());
+            turn.count_sent(sending.qos, message.payload.len());
             None
         }
         Err(error) => {
@@ -220,14 +219,17 @@ fn encode(
                 EncodeError::TooLarge { .. } => DropReason::LargerThanClientAccepts,
                 EncodeError::Unrepresentable(_) => DropReason::Unrepresentable,
             });
-            not_written(inner, outgoing.packet_id)
+            not_written(inner, sending)
         }
     }
 }
 
-fn not_written(inner: &mut Inner, packet_id: Option<PacketId>) -> Option<Offset> {
-    match inner.outbound.handle_not_written(packet_id?)? {
-        Source::Live => None,
-        Source::Queue(offset) => Some(offset),
+fn not_written(inner: &mut Inner, sending: Sending) -> Option<Offset> {
+    let outcome = inner.outbound.handle_not_written(sending)?;
+    if let (Received::Release(_), Some(packet_id)) = (outcome, sending.packet_id) {
+        encode_ack(inner, &Ack::new(AckKind::PubRel, packet_id, ReasonCode::SUCCESS));
+    }
+    match outcome {
+        Received::Release(offset) | Received::Refused(offset) => offset,
     }
 }

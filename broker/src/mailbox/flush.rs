@@ -147,7 +147,7 @@ fn write_socket(socket: &OwnedWriteHalf, chunk: &mut Chunk) -> Written {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mailbox::{LiveDelivery, MailboxContext, MailboxLimits, OpenedClient, Turn};
+    use crate::mailbox::{Kept, LiveDelivery, MailboxContext, MailboxLimits, OpenedClient, Turn};
     use crate::metrics::Metrics;
     use std::num::NonZeroU16;
     use tidemill_codec::Encoder;
@@ -211,9 +211,10 @@ mod tests {
         mailbox.open(OpenedClient {
             client_id: "c".into(),
             encoder: Encoder::new(Version::V3_1_1, None),
-            in_flight: NonZeroU16::MIN,
+            window: NonZeroU16::MIN,
             receive_maximum: 1,
             keep_alive: KeepAlive::of_connect(0, 0),
+            kept: Kept::Nothing,
         });
         let owner = tokio::spawn({
             let (mailbox, writer) = (Arc::clone(&mailbox), Arc::clone(&writer));

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tidemill_core::message::Message;
 use tidemill_core::packet::{QoS, ReasonCode};
 use tidemill_core::record::{Origin, Record, RecordBody};
-use tidemill_core::session::inbound::Ticket;
+use tidemill_core::session::ack_window::Ticket;
 
 /// Who waits for the end of a publish.
 #[derive(Debug, Clone, Copy)]
@@ -21,6 +21,9 @@ pub enum PublishDone<'a> {
     /// The window of unacknowledged publishes of a connection.
     Ticket(&'a Arc<Mailbox>, Ticket),
 }
+
+/// A message and, at QoS 2, the id that is the same in all its records.
+type Publish<'a> = (&'a Arc<Message>, Option<u128>);
 
 /// Appends and forwards of one publish that have not ended. The last one to end completes the ticket.
 struct Countdown {
@@ -42,7 +45,7 @@ impl Countdown {
         }
     }
 
-    /// One append ended without a commit: the publisher is closed, and its ticket never completes.
+    /// One append ended without a commit: the publisher is closed, and hears nothing of this publish.
     fn fail(&self, error: &AppendError) {
         let reason = match error {
             AppendError::Refused { .. } => ReasonCode::QUOTA_EXCEEDED,
@@ -51,6 +54,8 @@ impl Countdown {
         };
         tracing::warn!(client_id = %self.mailbox.client_id(), %error, "append failed; closing publisher");
         self.mailbox.close(CloseReason::Broker(reason));
+        // Nothing is sent any more; but a persistent session must not take the publish for done.
+        self.mailbox.complete_elsewhere(self.ticket, reason);
     }
 }
 
@@ -85,11 +90,12 @@ impl Router {
             })),
             PublishDone::Ticket(..) | PublishDone::Nobody => None,
         };
+        let unique_id = (message.qos == QoS::ExactlyOnce && peers + appends > 0).then(|| self.unique_id());
         if peers > 0 {
-            self.forward(message, &matches, countdown.as_ref());
+            self.forward((message, unique_id), &matches, countdown.as_ref());
         }
         for partition in partitions_of(durable) {
-            self.append(partition, message, countdown.as_ref());
+            self.append(partition, (message, unique_id), countdown.as_ref());
         }
 
         let PublishDone::Ticket(mailbox, ticket) = done else { return };
@@ -129,11 +135,11 @@ impl Router {
         }
     }
 
-    fn forward(&self, message: &Arc<Message>, matches: &Matches, countdown: Option<&Arc<Countdown>>) {
+    fn forward(&self, publish: Publish<'_>, matches: &Matches, countdown: Option<&Arc<Countdown>>) {
         // The links number their frames themselves; a forward has no place in the sequence of a partition.
-        let record = Arc::new(self.record(message, Sequence { producer: 0, sequence: 0 }));
+        let record = Arc::new(self.record(publish, Sequence { producer: 0, sequence: 0 }));
         let encoded = record.encode();
-        for peer in matches.peers_of(message.qos) {
+        for peer in matches.peers_of(publish.0.qos) {
             self.metrics.count_forward();
             // Whether or not somebody waits for it, a forward above QoS 0 has its place in the sequence of the link.
             let done = (message.qos > QoS::AtMostOnce).then(|| {
@@ -154,7 +160,7 @@ impl Router {
     fn append(
         &self,
         partition: tidemill_core::partition::Partition,
-        message: &Arc<Message>,
+        publish: Publish<'_>,
         countdown: Option<&Arc<Countdown>>,
     ) {
         let metrics = self.metrics.clone();
@@ -170,15 +176,21 @@ impl Router {
             }
         });
         self.metrics.count_append();
-        self.log.append(partition, &mut |sequence| self.record(message, sequence).encode(), done);
+        self.log.append(partition, &mut |sequence| self.record(publish, sequence).encode(), done);
     }
 
-    fn record(&self, message: &Arc<Message>, place: Sequence) -> Record {
+    /// Unique among the QoS 2 publishes of all brokers: incarnations are.
+    fn unique_id(&self) -> u128 {
+        let number = self.exactly_once.fetch_add(1, Ordering::Relaxed);
+        u128::from(self.own.incarnation.0) << 64 | u128::from(number)
+    }
+
+    fn record(&self, (message, unique_id): Publish<'_>, place: Sequence) -> Record {
         Record {
             body: RecordBody::Inline,
             retry: false,
             origin: Origin { member: self.own.clone(), producer: place.producer, sequence: place.sequence },
-            unique_id: None,
+            unique_id,
             message: Message::clone(message),
         }
     }

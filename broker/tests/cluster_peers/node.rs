@@ -101,6 +101,8 @@ pub(crate) struct Surroundings {
     pub(crate) answers_attaches: watch::Sender<bool>,
     /// What every grant brings.
     pub(crate) stored: Mutex<Vec<StoredSubscription>>,
+    /// Connections that are taken over close when it becomes false.
+    pub(crate) closes_slowly: watch::Sender<bool>,
     counter: Mutex<u32>,
 }
 
@@ -171,6 +173,7 @@ impl OwnerSide for Surroundings {
             connection: self.connection(),
             session_present: false,
             subscriptions: self.stored.lock().clone(),
+            in_flight: None,
         };
         let answer = self.refuses.lock().map_or(Ok(grant), Err);
         let mut answers = self.answers_attaches.subscribe();
@@ -221,7 +224,8 @@ impl HostSide for Surroundings {
     }
     fn take_over(&self, _: &Member, client_id: &str, connection: ConnectionEpoch) -> BoxFuture<'static, ()> {
         self.note(|seen| seen.taken_over.push((client_id.to_owned(), connection)));
-        Box::pin(std::future::ready(()))
+        let mut slowly = self.closes_slowly.subscribe();
+        Box::pin(async move { drop(slowly.wait_for(|slowly| !slowly).await) })
     }
 }
 
@@ -293,6 +297,7 @@ impl TestNode {
             refuses: Mutex::default(),
             answers_attaches: watch::Sender::new(true),
             stored: Mutex::default(),
+            closes_slowly: watch::Sender::new(false),
             counter: Mutex::default(),
         });
         node.start(LocalParts {

@@ -160,7 +160,7 @@ async fn a_disconnect_may_change_the_expiry() {
     let (client_id, connection) = (client.id.clone(), client.grant.connection);
     tidemill_broker::owner::OwnerSide::detach(
         world.owner.as_ref(),
-        Detach { client_id, connection, session_expiry_secs: Some(0) },
+        Detach { client_id, connection, session_expiry_secs: Some(0), in_flight: None },
     );
 
     assert!(!world.attach(request("c")).await.unwrap().grant.session_present);

@@ -92,6 +92,12 @@ impl Progress {
         self.mode
     }
 
+    /// Whether `offset` was handed out and is not done.
+    #[must_use]
+    pub fn is_open(&self, offset: Offset) -> bool {
+        self.cursor.is_open(offset)
+    }
+
     /// Number of offsets handed out and not done.
     #[must_use]
     pub fn open_count(&self) -> usize {

@@ -1,11 +1,10 @@
-//! What a client publishes: topic aliases, what is refused, and the acknowledgements in the order of receipt.
+//! What a client publishes: topic aliases, and what is refused.
 
 use super::features::Features;
 use crate::message::Message;
-use crate::packet::{PacketId, PublishPacket, QoS, ReasonCode, Version};
+use crate::packet::{PublishPacket, QoS, ReasonCode, Version};
 use crate::topic::TopicName;
 use bytestring::ByteString;
-use std::collections::VecDeque;
 
 /// Turns PUBLISH packets of one connection into messages.
 #[derive(Debug)]
@@ -93,9 +92,9 @@ impl Inbound {
         TopicName::parse(publish.topic.clone()).map_err(|_| self.refuse_topic(publish.qos))
     }
 
-    /// Only a 5.0 PUBACK can say no; everybody else is closed rather than told a falsehood.
+    /// Only a 5.0 PUBACK or PUBREC can say no; everybody else is closed rather than told a falsehood.
     fn refuse_topic(&self, qos: QoS) -> PublishRefusal {
-        if self.version.is_v5() && qos == QoS::AtLeastOnce {
+        if self.version.is_v5() && qos != QoS::AtMostOnce {
             PublishRefusal::Answer(ReasonCode::TOPIC_NAME_INVALID)
         } else {
             PublishRefusal::Close(ReasonCode::TOPIC_NAME_INVALID)
@@ -103,103 +102,10 @@ impl Inbound {
     }
 }
 
-/// Names one publish that waits for its acknowledgement. Counts from 0 in each connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub u64);
-
-/// An acknowledgement that may leave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadyAck {
-    /// Of which PUBLISH.
-    pub packet_id: PacketId,
-    /// How it ended.
-    pub reason: ReasonCode,
-    /// When its ticket was opened, in the caller's clock.
-    pub opened_at: u64,
-}
-
-/// The QoS > 0 publishes of one connection that are not acknowledged yet, in order of receipt.
-///
-/// Outcomes arrive in any order; acknowledgements leave in order (MQTT-4.6.0-2). Invariant: at most `maximum` tickets.
-#[derive(Debug)]
-pub struct AckWindow {
-    maximum: usize,
-    /// Ticket of the first slot.
-    first: u64,
-    slots: VecDeque<Slot>,
-}
-
-#[derive(Debug)]
-struct Slot {
-    packet_id: PacketId,
-    opened_at: u64,
-    outcome: Option<ReasonCode>,
-}
-
-impl AckWindow {
-    /// Room for `maximum` unacknowledged publishes: the receive maximum.
-    #[must_use]
-    pub fn new(maximum: u16) -> Self {
-        Self { maximum: usize::from(maximum), first: 0, slots: VecDeque::new() }
-    }
-
-    /// Opens a ticket for a PUBLISH. `None` when `maximum` are open: a 5.0 client broke its quota (0x93), a 3.x client
-    /// is not read any further before that.
-    pub fn open(&mut self, packet_id: PacketId, now: u64) -> Option<Ticket> {
-        if self.is_full() {
-            return None;
-        }
-        let ticket = Ticket(self.first + u64::try_from(self.slots.len()).unwrap_or(u64::MAX));
-        self.slots.push_back(Slot { packet_id, opened_at: now, outcome: None });
-        Some(ticket)
-    }
-
-    /// The publish behind `ticket` ended with `reason`. A ticket that ended before changes nothing.
-    pub fn complete(&mut self, ticket: Ticket, reason: ReasonCode) {
-        let Some(index) = ticket.0.checked_sub(self.first) else { return };
-        let Ok(index) = usize::try_from(index) else { return };
-        if let Some(slot) = self.slots.get_mut(index)
-            && slot.outcome.is_none()
-        {
-            slot.outcome = Some(reason);
-        }
-    }
-
-    /// The next acknowledgement in order, if its outcome is there.
-    pub fn poll_ack(&mut self) -> Option<ReadyAck> {
-        let reason = self.slots.front()?.outcome?;
-        let slot = self.slots.pop_front()?;
-        self.first += 1;
-        if self.slots.is_empty() && self.slots.capacity() > 64 {
-            self.slots = VecDeque::new();
-        }
-        Some(ReadyAck { packet_id: slot.packet_id, reason, opened_at: slot.opened_at })
-    }
-
-    /// Whether no further ticket may be opened.
-    #[must_use]
-    pub fn is_full(&self) -> bool {
-        self.slots.len() >= self.maximum
-    }
-
-    /// Publishes that are not acknowledged yet.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.slots.len()
-    }
-
-    /// Whether every publish is acknowledged.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use bytes::Bytes;
-    use proptest::prelude::*;
     use std::num::NonZeroU16;
 
     fn publish(topic: &str, alias: Option<u16>) -> PublishPacket {
@@ -248,43 +154,9 @@ mod tests {
         assert_eq!(topic_of(&mut inbound, qos1("$SYSTEM")), Ok("$SYSTEM".into()));
         let mut old = Inbound::new(Version::V3_1_1, Features::CLUSTER, 0);
         assert_eq!(topic_of(&mut old, qos1("$SYS/x")), close(name_invalid));
-    }
-
-    proptest! {
-        /// Model: the list of all packet ids in order of receipt and the set of those that ended.
-        #[test]
-        fn acknowledgements_leave_in_order_of_receipt_and_only_after_their_outcome(
-            steps in proptest::collection::vec((any::<bool>(), any::<proptest::sample::Index>()), 0..200),
-            maximum in 1_u16..20,
-        ) {
-            let mut window = AckWindow::new(maximum);
-            let mut open: Vec<(Ticket, PacketId)> = Vec::new();
-            let mut ended: Vec<Ticket> = Vec::new();
-            let mut next_id = 1_u16;
-            for (is_open, pick) in steps {
-                if is_open {
-                    let packet_id = PacketId::new(next_id).unwrap();
-                    match window.open(packet_id, u64::from(next_id)) {
-                        Some(ticket) => {
-                            prop_assert!(open.len() < usize::from(maximum));
-                            open.push((ticket, packet_id));
-                            next_id += 1;
-                        }
-                        None => prop_assert_eq!(open.len(), usize::from(maximum)),
-                    }
-                } else if !open.is_empty() {
-                    let (ticket, _) = open[pick.index(open.len())];
-                    window.complete(ticket, ReasonCode::SUCCESS);
-                    ended.push(ticket);
-                }
-                while let Some(ack) = window.poll_ack() {
-                    let (ticket, packet_id) = open.remove(0);
-                    prop_assert!(ended.contains(&ticket));
-                    prop_assert_eq!((ack.packet_id, ack.opened_at), (packet_id, u64::from(packet_id.get())));
-                }
-                prop_assert!(open.first().is_none_or(|(ticket, _)| !ended.contains(ticket)));
-                prop_assert_eq!(window.len(), open.len());
-            }
-        }
+        let mut standalone = Inbound::new(Version::V5, Features::STANDALONE, 0);
+        let qos2 = |topic| PublishPacket { qos: QoS::ExactlyOnce, ..publish(topic, None) };
+        assert_eq!(topic_of(&mut standalone, qos2("a")), Ok("a".into()));
+        assert_eq!(topic_of(&mut standalone, qos2("$SYS/x")), Err(PublishRefusal::Answer(name_invalid)));
     }
 }

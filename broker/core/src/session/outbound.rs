@@ -1,153 +1,272 @@
 //! What a client is sent: packet ids, the client's receive maximum, what waits for it, and which offsets it is done with.
 
-use crate::message::Message;
+use super::delivery::{AckError, Admission, OutgoingDelivery, Received, Sending, Source};
+use super::in_flight::{OutgoingInFlight, SentFromQueue};
+use super::offsets::Offsets;
 use crate::packet::{PacketId, QoS};
 use crate::partition::Offset;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
-use std::sync::Arc;
-
-/// Done offsets remembered for re-attach. Older ones are forgotten: after a change of the owner they may be delivered
-/// again, which QoS 1 allows.
-pub const DONE_OFFSETS_MAX: usize = 1_024;
-
-/// Where a delivery comes from, which says whom its acknowledgement is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
-    /// From memory: dies with the connection.
-    Live,
-    /// From the session's queue: the owner hears of it.
-    Queue(Offset),
-}
-
-/// A QoS > 0 delivery that waits for room in the client's receive maximum.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PendingDelivery {
-    /// What was published.
-    pub message: Arc<Message>,
-    /// QoS of this delivery.
-    pub qos: QoS,
-    /// Retain flag of the PUBLISH.
-    pub retain: bool,
-    /// The client may have seen it.
-    pub dup: bool,
-    /// 5.0: the client's subscription identifiers that matched.
-    pub identifiers: Option<Arc<[u32]>>,
-    /// Where it comes from.
-    pub source: Source,
-}
-
-/// What to do with a delivery now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Admission {
-    /// Write it, with this packet id if its QoS is above 0.
-    Send(Option<PacketId>),
-    /// The client's receive maximum is used up: hand it over with [`Outbound::push_pending`].
-    Wait,
-    /// The client has it in flight already: ignore it.
-    InFlight,
-    /// The client is done with it: report the offset again and ignore it.
-    Done,
-}
-
-/// The acknowledgement names no delivery in flight. 5.0 and 3.x tolerate it (MQTT-4.3.2): count it and go on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("packet id {} is not in use", .0.get())]
-pub struct UnknownPacketId(pub PacketId);
 
 /// The outbound half of a session.
 ///
-/// Invariants: at most `window` packet ids are in use; no id is used twice at the same time; pending deliveries leave in
-/// the order in which they came; an offset is in flight or done, never both.
+/// Invariants: at most `window` deliveries are at the client, each from PUBLISH to PUBACK or PUBCOMP, but for PUBRELs
+/// that a former connection left; no packet id is used twice at the same time; pending deliveries leave in the order in
+/// which they came; an offset is in flight or done, never both.
 #[derive(Debug)]
 pub struct Outbound {
     window: usize,
-    next_id: NonZeroU16,
-    in_use: BTreeMap<PacketId, Source>,
-    pending: VecDeque<PendingDelivery>,
+    next_id: PacketId,
+    /// Keeps live deliveries: they are handed over when the connection ends.
+    is_persistent: bool,
+    in_use: BTreeMap<PacketId, Exchange>,
+    /// How many of `in_use` are [`Exchange::Reserved`].
+    reserved: usize,
+    /// Counts live deliveries that are kept, and releases: the order in which they are handed over.
+    order: u64,
+    pending: VecDeque<OutgoingDelivery>,
     pending_bytes: usize,
-    /// Only persistent sessions have it.
+    /// Only sessions with a queue have it.
     offsets: Option<Box<Offsets>>,
 }
 
-/// Offsets of the session's queue that this host has seen.
-#[derive(Debug, Default)]
-struct Offsets {
-    /// Handed over and not done, pending ones included.
-    in_flight: BTreeSet<Offset>,
-    done: BTreeSet<Offset>,
-    /// The order in which they were done, to forget the oldest.
-    done_order: VecDeque<Offset>,
+/// How far the delivery is that a packet id stands for.
+#[derive(Debug)]
+enum Exchange {
+    /// Sent on a former connection, not yet on this one.
+    Reserved,
+    /// QoS 1: PUBACK is due.
+    AtLeastOnce(Held),
+    /// QoS 2: PUBREC is due.
+    ExactlyOnce(Held),
+    /// PUBREL was sent, PUBCOMP is due. In the order of the number.
+    Released(u64),
+}
+
+/// What is kept of a delivery that was sent.
+#[derive(Debug)]
+enum Held {
+    Live,
+    /// Of a persistent session, with its place in the order.
+    Kept(Box<(u64, OutgoingDelivery)>),
+    Queue(Offset),
 }
 
 impl Outbound {
-    /// For a client that accepts `window` unacknowledged deliveries.
+    /// For a clean session of a client that accepts `window` unacknowledged deliveries.
     #[must_use]
     pub fn new(window: NonZeroU16) -> Self {
         Self {
             window: usize::from(window.get()),
-            next_id: NonZeroU16::MIN,
+            next_id: PacketId::MIN,
+            is_persistent: false,
             in_use: BTreeMap::new(),
+            reserved: 0,
+            order: 0,
             pending: VecDeque::new(),
             pending_bytes: 0,
             offsets: None,
         }
     }
 
-    /// Decides about a delivery at `qos`. QoS 0 never waits here and may overtake what waits: order is promised within
-    /// one QoS.
-    pub fn admit(&mut self, qos: QoS, source: Source) -> Admission {
-        if qos == QoS::AtMostOnce {
-            return Admission::Send(None);
+    /// For a persistent session, which goes on with what it had in flight. PUBREL is due for [`Self::released`]; live
+    /// deliveries are pending; those of the queue wait for the owner to deliver them again.
+    #[must_use]
+    pub fn resume(window: NonZeroU16, in_flight: OutgoingInFlight) -> Self {
+        let OutgoingInFlight { next_id, queue, live, released } = in_flight;
+        let mut outbound = Self { next_id, is_persistent: true, ..Self::new(window) };
+        for packet_id in released {
+            let order = outbound.next_order();
+            outbound.in_use.insert(packet_id, Exchange::Released(order));
         }
-        if let Source::Queue(offset) = source {
-            let offsets = self.offsets.get_or_insert_default();
-            if offsets.done.contains(&offset) {
-                return Admission::Done;
-            }
-            if !offsets.in_flight.insert(offset) {
-                return Admission::InFlight;
-            }
+        for sent in queue {
+            outbound.reserve(sent.packet_id);
+            outbound.offsets.get_or_insert_default().expect_again(sent);
         }
-        if !self.pending.is_empty() || self.in_use.len() >= self.window {
-            return Admission::Wait;
+        for delivery in live {
+            delivery.sent_as.inspect(|packet_id| outbound.reserve(*packet_id));
+            outbound.push_pending(delivery);
         }
-        Admission::Send(Some(self.take_id(source)))
+        outbound
     }
 
-    /// Keeps a delivery for which [`Outbound::admit`] answered [`Admission::Wait`]. The caller has checked its bounds.
-    pub fn push_pending(&mut self, delivery: PendingDelivery) {
+    fn reserve(&mut self, packet_id: PacketId) {
+        if self.in_use.insert(packet_id, Exchange::Reserved).is_none() {
+            self.reserved += 1;
+        }
+    }
+
+    /// Decides about a delivery at `qos`. QoS 0 never waits here and may overtake what waits: order is promised within
+    /// one QoS. `delivery` makes what is kept of it, if something must be; the caller has checked the bounds of what may
+    /// wait.
+    pub fn admit(
+        &mut self,
+        qos: QoS,
+        source: Source,
+        delivery: impl FnOnce() -> OutgoingDelivery,
+    ) -> Admission {
+        if qos == QoS::AtMostOnce {
+            return Admission::Send(Sending { qos, packet_id: None, dup: false });
+        }
+        let mut sent = None;
+        if let Source::Queue(offset) = source {
+            let offsets = self.offsets.get_or_insert_default();
+            if offsets.is_done(offset) {
+                return Admission::Done;
+            }
+            if !offsets.begin(offset) {
+                return Admission::InFlight;
+            }
+            sent = offsets.take_expected(offset);
+        }
+        let qos = sent.map_or(qos, |sent| sent.qos);
+        let sent_as = sent.map(|sent| sent.packet_id);
+        if !self.pending.is_empty() || !self.has_room(sent_as) {
+            self.push_pending(OutgoingDelivery { qos, sent_as, ..delivery() });
+            return Admission::Wait;
+        }
+        let keeps = self.is_persistent && source == Source::Live;
+        let packet_id = self.begin(qos, sent_as, source, keeps.then(delivery));
+        Admission::Send(Sending { qos, packet_id: Some(packet_id), dup: sent_as.is_some() })
+    }
+
+    fn push_pending(&mut self, delivery: OutgoingDelivery) {
         self.pending_bytes += delivery.message.bytes();
         self.pending.push_back(delivery);
     }
 
-    /// The next pending delivery that fits into the client's receive maximum, with its packet id.
-    pub fn poll_pending(&mut self) -> Option<(PacketId, PendingDelivery)> {
-        if self.in_use.len() >= self.window {
+    /// The next pending delivery that fits into the client's receive maximum, and how to write it.
+    pub fn poll_pending(&mut self) -> Option<(Sending, OutgoingDelivery)> {
+        let next = self.pending.front()?;
+        if !self.has_room(next.sent_as) {
             return None;
         }
         let delivery = self.pending.pop_front()?;
+        if self.pending.is_empty() && self.pending.capacity() > 64 {
+            self.pending = VecDeque::new();
+        }
         self.pending_bytes -= delivery.message.bytes();
-        Some((self.take_id(delivery.source), delivery))
+        let OutgoingDelivery { qos, sent_as, source, .. } = delivery;
+        let keeps = self.is_persistent && source == Source::Live;
+        let packet_id = self.begin(qos, sent_as, source, keeps.then(|| delivery.clone()));
+        Some((Sending { qos, packet_id: Some(packet_id), dup: sent_as.is_some() }, delivery))
     }
 
-    /// The client acknowledged a QoS 1 delivery. Out-of-order acknowledgements are fine.
+    /// A delivery goes out: its packet id is in use from now on.
+    fn begin(
+        &mut self,
+        qos: QoS,
+        sent_as: Option<PacketId>,
+        source: Source,
+        kept: Option<OutgoingDelivery>,
+    ) -> PacketId {
+        let held = match (source, kept) {
+            (Source::Queue(offset), _) => Held::Queue(offset),
+            (Source::Live, None) => Held::Live,
+            (Source::Live, Some(delivery)) => Held::Kept(Box::new((self.next_order(), delivery))),
+        };
+        let exchange =
+            if qos == QoS::ExactlyOnce { Exchange::ExactlyOnce(held) } else { Exchange::AtLeastOnce(held) };
+        let packet_id = sent_as.unwrap_or_else(|| self.free_id());
+        if let Some(Exchange::Reserved) = self.in_use.insert(packet_id, exchange) {
+            self.reserved -= 1;
+        }
+        packet_id
+    }
+
+    /// The client acknowledged a QoS 1 delivery; the offset to report if it came from a queue. Out-of-order
+    /// acknowledgements are fine.
     ///
     /// # Errors
     ///
-    /// [`UnknownPacketId`]: nothing changed.
-    pub fn handle_ack(&mut self, packet_id: PacketId) -> Result<Source, UnknownPacketId> {
-        let source = self.in_use.remove(&packet_id).ok_or(UnknownPacketId(packet_id))?;
-        if let Source::Queue(offset) = source {
-            self.offsets.get_or_insert_default().finish(offset);
+    /// [`AckError`]: nothing changed.
+    pub fn handle_puback(&mut self, packet_id: PacketId) -> Result<Option<Offset>, AckError> {
+        match self.in_use.get(&packet_id) {
+            Some(Exchange::AtLeastOnce(_)) => Ok(self.end(packet_id)),
+            // What was not sent on this connection is not acknowledged on it.
+            Some(Exchange::Reserved) | None => Err(AckError::Unknown(packet_id)),
+            Some(Exchange::ExactlyOnce(_) | Exchange::Released(_)) => Err(AckError::OutOfStep(packet_id)),
         }
-        Ok(source)
     }
 
-    /// A delivery that was given `packet_id` was not written, because the client does not accept packets of its size:
-    /// it counts as delivered and acknowledged (MQTT 5.0 section 3.1.2.11.4).
-    pub fn handle_not_written(&mut self, packet_id: PacketId) -> Option<Source> {
-        self.handle_ack(packet_id).ok()
+    /// The client has received a QoS 2 delivery, or refuses it (5.0). A repeated PUBREC is answered like the first.
+    ///
+    /// # Errors
+    ///
+    /// [`AckError`]: nothing changed. [`AckError::Unknown`] is answered, too: PUBREL with 0x92.
+    pub fn handle_pubrec(&mut self, packet_id: PacketId, is_refused: bool) -> Result<Received, AckError> {
+        match self.in_use.get(&packet_id) {
+            Some(Exchange::ExactlyOnce(_)) if is_refused => Ok(Received::Refused(self.end(packet_id))),
+            Some(Exchange::ExactlyOnce(_)) => Ok(Received::Release(self.release(packet_id))),
+            Some(Exchange::Released(_)) => Ok(Received::Release(None)),
+            Some(Exchange::Reserved) | None => Err(AckError::Unknown(packet_id)),
+            Some(Exchange::AtLeastOnce(_)) => Err(AckError::OutOfStep(packet_id)),
+        }
+    }
+
+    /// The client has completed a QoS 2 delivery: its packet id is free.
+    ///
+    /// # Errors
+    ///
+    /// [`AckError`]: nothing changed.
+    pub fn handle_pubcomp(&mut self, packet_id: PacketId) -> Result<(), AckError> {
+        match self.in_use.get(&packet_id) {
+            Some(Exchange::Released(_)) => {
+                self.in_use.remove(&packet_id);
+                Ok(())
+            }
+            Some(Exchange::Reserved) | None => Err(AckError::Unknown(packet_id)),
+            Some(Exchange::AtLeastOnce(_) | Exchange::ExactlyOnce(_)) => Err(AckError::OutOfStep(packet_id)),
+        }
+    }
+
+    /// A PUBLISH was not written, because the client does not accept packets of its size: it counts as delivered and
+    /// acknowledged (MQTT 5.0 section 3.1.2.11.4). A QoS 2 delivery of which the client may know (`dup`) is completed
+    /// with PUBREL; else its packet id could not be used again.
+    pub fn handle_not_written(&mut self, sending: Sending) -> Option<Received> {
+        let packet_id = sending.packet_id?;
+        Some(if sending.dup && sending.qos == QoS::ExactlyOnce {
+            Received::Release(self.release(packet_id))
+        } else {
+            Received::Refused(self.end(packet_id))
+        })
+    }
+
+    fn end(&mut self, packet_id: PacketId) -> Option<Offset> {
+        let exchange = self.in_use.remove(&packet_id)?;
+        self.finish(&exchange)
+    }
+
+    fn release(&mut self, packet_id: PacketId) -> Option<Offset> {
+        let order = self.next_order();
+        let exchange = self.in_use.insert(packet_id, Exchange::Released(order))?;
+        self.finish(&exchange)
+    }
+
+    /// The message of a delivery is needed no more.
+    fn finish(&mut self, exchange: &Exchange) -> Option<Offset> {
+        let (Exchange::AtLeastOnce(Held::Queue(offset)) | Exchange::ExactlyOnce(Held::Queue(offset))) =
+            exchange
+        else {
+            return None;
+        };
+        self.offsets.get_or_insert_default().finish(*offset);
+        Some(*offset)
+    }
+
+    /// Packet ids that wait for PUBCOMP, in the order of their PUBRECs.
+    #[must_use]
+    pub fn released(&self) -> Vec<PacketId> {
+        let mut released: Vec<_> = self
+            .in_use
+            .iter()
+            .filter_map(|(id, exchange)| match exchange {
+                Exchange::Released(order) => Some((*order, *id)),
+                Exchange::Reserved | Exchange::AtLeastOnce(_) | Exchange::ExactlyOnce(_) => None,
+            })
+            .collect();
+        released.sort_unstable();
+        released.into_iter().map(|(_, id)| id).collect()
     }
 
     /// Deliveries that wait.
@@ -162,169 +281,87 @@ impl Outbound {
         self.pending_bytes
     }
 
+    /// Deliveries that count against the window.
+    #[must_use]
+    pub fn in_use_count(&self) -> usize {
+        self.in_use.len() - self.reserved
+    }
+
+    fn has_room(&self, sent_as: Option<PacketId>) -> bool {
+        // With all 65,535 ids reserved or in use there is none to give.
+        let has_id = sent_as.is_some() || self.in_use.len() < usize::from(u16::MAX);
+        self.in_use_count() < self.window && has_id
+    }
+
     /// Offsets at the client or waiting for it, in order.
     #[must_use]
     pub fn in_flight_offsets(&self) -> Vec<Offset> {
-        self.offsets.iter().flat_map(|offsets| offsets.in_flight.iter().copied()).collect()
+        self.offsets.iter().flat_map(|offsets| offsets.in_flight()).collect()
     }
 
-    /// Offsets that the client is done with, in order, as far back as [`DONE_OFFSETS_MAX`].
+    /// Offsets that the client is done with, in order, as far back as [`DONE_OFFSETS_MAX`](super::offsets::DONE_OFFSETS_MAX).
     #[must_use]
     pub fn done_offsets(&self) -> Vec<Offset> {
-        self.offsets.iter().flat_map(|offsets| offsets.done.iter().copied()).collect()
+        self.offsets.iter().flat_map(|offsets| offsets.done()).collect()
     }
 
-    /// Gives everything back but the count of packet ids: the connection has ended.
-    pub fn clear(&mut self) {
-        self.in_use = BTreeMap::new();
-        self.pending = VecDeque::new();
-        self.pending_bytes = 0;
-        self.offsets = None;
+    /// The connection has ended: gives everything back, and what a persistent session goes on with.
+    pub fn take_in_flight(&mut self) -> OutgoingInFlight {
+        let released = self.released();
+        let (mut queue, mut kept) = (Vec::new(), Vec::new());
+        for (packet_id, exchange) in std::mem::take(&mut self.in_use) {
+            let (qos, held) = match exchange {
+                Exchange::AtLeastOnce(held) => (QoS::AtLeastOnce, held),
+                Exchange::ExactlyOnce(held) => (QoS::ExactlyOnce, held),
+                Exchange::Reserved | Exchange::Released(_) => continue,
+            };
+            match held {
+                Held::Queue(offset) => queue.push(SentFromQueue { offset, packet_id, qos }),
+                Held::Kept(kept_one) => {
+                    let (order, delivery) = *kept_one;
+                    kept.push((order, OutgoingDelivery { sent_as: Some(packet_id), ..delivery }));
+                }
+                Held::Live => {}
+            }
+        }
+        kept.sort_unstable_by_key(|(order, _)| *order);
+        let mut live: Vec<_> = kept.into_iter().map(|(_, delivery)| delivery).collect();
+        for delivery in std::mem::take(&mut self.pending) {
+            match (delivery.source, delivery.sent_as) {
+                (Source::Queue(offset), Some(packet_id)) => {
+                    queue.push(SentFromQueue { offset, packet_id, qos: delivery.qos });
+                }
+                // The owner delivers it again, and nobody has seen it.
+                (Source::Queue(_), None) => {}
+                (Source::Live, _) => live.push(delivery),
+            }
+        }
+        queue.extend(self.offsets.take().into_iter().flat_map(|offsets| offsets.into_expected()));
+        queue.sort_unstable_by_key(|sent| sent.offset);
+        (self.pending_bytes, self.reserved) = (0, 0);
+        OutgoingInFlight { next_id: self.next_id, queue, live, released }
     }
 
-    fn take_id(&mut self, source: Source) -> PacketId {
-        debug_assert!(self.in_use.len() < self.window, "a window of 65535 leaves a free id");
-        let mut id = PacketId(self.next_id);
+    fn free_id(&mut self) -> PacketId {
+        debug_assert!(self.in_use.len() < usize::from(u16::MAX), "there is a free id");
+        let mut id = self.next_id;
         // Ends: fewer ids are in use than there are.
         while self.in_use.contains_key(&id) {
-            id = PacketId(following(id.0));
+            id = following(id);
         }
-        self.next_id = following(id.0);
-        self.in_use.insert(id, source);
+        self.next_id = following(id);
         id
     }
-}
 
-fn following(id: NonZeroU16) -> NonZeroU16 {
-    id.checked_add(1).unwrap_or(NonZeroU16::MIN)
-}
-
-impl Offsets {
-    fn finish(&mut self, offset: Offset) {
-        self.in_flight.remove(&offset);
-        if self.done.insert(offset) {
-            self.done_order.push_back(offset);
-        }
-        if self.done_order.len() > DONE_OFFSETS_MAX
-            && let Some(oldest) = self.done_order.pop_front()
-        {
-            self.done.remove(&oldest);
-        }
+    fn next_order(&mut self) -> u64 {
+        self.order += 1;
+        self.order
     }
+}
+
+fn following(id: PacketId) -> PacketId {
+    PacketId(id.0.checked_add(1).unwrap_or(NonZeroU16::MIN))
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::topic::TopicName;
-    use bytes::Bytes;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-
-    fn pending(number: u64, source: Source) -> PendingDelivery {
-        let message = Message {
-            topic: TopicName::parse("t").unwrap(),
-            payload: Bytes::copy_from_slice(&number.to_be_bytes()),
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            properties: None,
-            publisher: "p".into(),
-            publish_time_ms: 0,
-        };
-        let message = Arc::new(message);
-        PendingDelivery {
-            message,
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            dup: false,
-            identifiers: None,
-            source,
-        }
-    }
-
-    #[test]
-    fn a_packet_id_is_not_reused_while_it_is_in_use() {
-        let mut outbound = Outbound::new(NonZeroU16::MAX);
-        for number in 1..=u16::MAX {
-            let expected = Admission::Send(PacketId::new(number));
-            assert_eq!(outbound.admit(QoS::AtLeastOnce, Source::Live), expected);
-        }
-        assert_eq!(outbound.admit(QoS::AtLeastOnce, Source::Live), Admission::Wait);
-
-        let freed = PacketId::new(7).unwrap();
-        outbound.handle_ack(freed).unwrap();
-
-        assert_eq!(outbound.admit(QoS::AtLeastOnce, Source::Live), Admission::Send(Some(freed)));
-        assert_eq!(outbound.handle_ack(freed), Ok(Source::Live));
-        assert_eq!(outbound.handle_ack(freed), Err(UnknownPacketId(freed)));
-    }
-
-    #[test]
-    fn an_offset_in_flight_or_done_is_not_sent_again() {
-        let mut outbound = Outbound::new(NonZeroU16::new(2).unwrap());
-
-        assert_eq!(outbound.admit(QoS::AtLeastOnce, Source::Queue(5)), Admission::Send(PacketId::new(1)));
-        assert_eq!(outbound.admit(QoS::AtLeastOnce, Source::Queue(5)), Admission::InFlight);
-        assert_eq!(outbound.in_flight_offsets(), [5]);
-        outbound.handle_ack(PacketId::MIN).unwrap();
-        assert_eq!(outbound.admit(QoS::AtLeastOnce, Source::Queue(5)), Admission::Done);
-        assert_eq!((outbound.in_flight_offsets(), outbound.done_offsets()), (vec![], vec![5]));
-    }
-
-    #[test]
-    fn the_oldest_done_offsets_are_forgotten_at_the_bound() {
-        let mut outbound = Outbound::new(NonZeroU16::MIN);
-        let count = u64::try_from(DONE_OFFSETS_MAX).unwrap() + 1;
-        for offset in 0..count {
-            let Admission::Send(Some(id)) = outbound.admit(QoS::AtLeastOnce, Source::Queue(offset)) else {
-                panic!("offset {offset} is new")
-            };
-            outbound.handle_ack(id).unwrap();
-        }
-
-        assert_eq!(outbound.done_offsets(), (1..count).collect::<Vec<_>>());
-    }
-
-    proptest! {
-        /// Model: the numbers in the order of delivery; the client answers any of those it has.
-        #[test]
-        fn deliveries_leave_in_order_within_the_window_and_ids_are_unique(
-            steps in proptest::collection::vec((0_u8..3, any::<proptest::sample::Index>()), 0..300),
-            window in 1_u16..8,
-        ) {
-            let mut outbound = Outbound::new(NonZeroU16::new(window).unwrap());
-            let mut at_client: Vec<PacketId> = Vec::new();
-            let mut sent: Vec<u64> = Vec::new();
-            let mut delivered = 0_u64;
-            for (step, pick) in steps {
-                if step == 0 && !at_client.is_empty() {
-                    let id = at_client.remove(pick.index(at_client.len()));
-                    prop_assert!(outbound.handle_ack(id).is_ok());
-                } else {
-                    match outbound.admit(QoS::AtLeastOnce, Source::Queue(delivered)) {
-                        Admission::Send(Some(id)) => { at_client.push(id); sent.push(delivered); }
-                        Admission::Wait => outbound.push_pending(pending(delivered, Source::Queue(delivered))),
-                        unexpected @ (Admission::Send(None) | Admission::InFlight | Admission::Done) => {
-                            prop_assert!(false, "{:?}", unexpected);
-                        }
-                    }
-                    delivered += 1;
-                }
-                while let Some((id, delivery)) = outbound.poll_pending() {
-                    let Source::Queue(number) = delivery.source else { panic!("no live delivery was made") };
-                    at_client.push(id);
-                    sent.push(number);
-                }
-                let unique: BTreeSet<_> = at_client.iter().collect();
-                prop_assert_eq!(unique.len(), at_client.len());
-                prop_assert!(at_client.len() <= usize::from(window));
-                prop_assert_eq!(&sent, &(0..sent.len() as u64).collect::<Vec<_>>());
-                prop_assert_eq!(outbound.pending_count() as u64, delivered - sent.len() as u64);
-                prop_assert!(outbound.pending_count() == 0 || at_client.len() == usize::from(window));
-                prop_assert_eq!(outbound.pending_bytes(), outbound.pending_count() * 9);
-                let open = outbound.in_flight_offsets().len();
-                prop_assert_eq!(open, at_client.len() + outbound.pending_count());
-            }
-        }
-    }
-}
+mod tests;

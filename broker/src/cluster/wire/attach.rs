@@ -3,6 +3,7 @@
 pub mod convert;
 
 use super::WireError;
+use super::in_flight::InFlight;
 use super::link::MemberName;
 use super::subscribe::Subscription;
 use super::will::Will;
@@ -99,6 +100,9 @@ pub struct AttachReply {
     /// Another part with further subscriptions follows.
     #[prost(bool, tag = "15")]
     pub more: bool,
+    /// What a resumed session has in flight.
+    #[prost(message, optional, tag = "7")]
+    pub in_flight: Option<InFlight>,
 }
 
 /// Host to owner: a connection ended.
@@ -113,6 +117,9 @@ pub struct Detach {
     /// Session expiry changed by DISCONNECT.
     #[prost(uint32, optional, tag = "3")]
     pub session_expiry_secs: Option<u32>,
+    /// What its session has in flight.
+    #[prost(message, optional, tag = "4")]
+    pub in_flight: Option<InFlight>,
 }
 
 /// One attachment.

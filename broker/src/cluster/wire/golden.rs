@@ -16,10 +16,12 @@ use tidemill_core::attach::{
 use tidemill_core::member::{Incarnation, Member, MemberId, OwnerEpoch};
 use tidemill_core::message::Message;
 use tidemill_core::packet::{
-    PublishProperties, QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version, Will,
+    PacketId, PublishProperties, QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version, Will,
 };
 use tidemill_core::partition::{Partition, QueueKind};
 use tidemill_core::record::{Origin, Record, RecordBody};
+use tidemill_core::session::delivery::{OutgoingDelivery, Source};
+use tidemill_core::session::in_flight::{InFlight, OutgoingInFlight, SentFromQueue};
 use tidemill_core::topic::{TopicFilter, TopicName};
 
 fn member() -> Member {
@@ -93,7 +95,28 @@ fn grant() -> core::AttachGrant {
         connection: CONNECTION,
         session_present: true,
         subscriptions: vec![subscription()],
+        in_flight: None,
     }
+}
+
+fn in_flight() -> Option<Box<InFlight>> {
+    let id = |number| PacketId::new(number).unwrap();
+    let message = Message { properties: Some(Box::new(properties())), ..record().message };
+    let live = |sent_as| OutgoingDelivery {
+        message: Arc::new(message.clone()),
+        qos: QoS::AtLeastOnce,
+        retain: true,
+        identifiers: Some([7].into()),
+        source: Source::Live,
+        sent_as,
+    };
+    let outgoing = OutgoingInFlight {
+        next_id: id(301),
+        queue: vec![SentFromQueue { offset: 500, packet_id: id(300), qos: QoS::ExactlyOnce }],
+        live: vec![live(PacketId::new(2)), live(None)],
+        released: vec![id(4), id(3)],
+    };
+    Some(Box::new(InFlight { received: vec![id(1), id(300)], outgoing }))
 }
 
 fn queue() -> QueueId {
@@ -213,7 +236,14 @@ fn client_frames() -> Vec<(Body, &'static str)> {
     let refused = Err(Refusal::NotOwner);
     let subscriptions = vec![(&subscription()).into()];
     let (request, owner_epoch, client_id) = (1, 3, String::from("c"));
-    let detach = core::Detach { client_id: "c".into(), connection: CONNECTION, session_expiry_secs: Some(0) };
+    let detach = core::Detach {
+        client_id: "c".into(),
+        connection: CONNECTION,
+        session_expiry_secs: Some(0),
+        in_flight: None,
+    };
+    let detach_in_flight = core::Detach { in_flight: in_flight(), ..detach.clone() };
+    let grant_in_flight = core::AttachGrant { in_flight: in_flight(), ..grant() };
     let attach = Attach { request, owner_epoch, client: Some((&attach_request()).into()) };
     let attachments = vec![(&attachment()).into()];
     let reattach =
@@ -221,7 +251,9 @@ fn client_frames() -> Vec<(Body, &'static str)> {
     vec![
         (Body::Attach(Box::new(attach)), ATTACH),
         (Body::AttachReply(AttachReply::new(1, &Ok(grant()))), ATTACH_REPLY),
+        (Body::AttachReply(AttachReply::new(1, &Ok(grant_in_flight))), ATTACH_REPLY_IN_FLIGHT),
         (Body::Detach((&detach).into()), DETACH),
+        (Body::Detach((&detach_in_flight).into()), DETACH_IN_FLIGHT),
         (Body::Reattach(reattach.clone()), REATTACH),
         (
             Body::Reattach(Reattach { attaching: vec!["d".into()], granted: connection, ..reattach }),
@@ -326,8 +358,13 @@ fn core_values_come_back_from_the_wire_as_they_were() {
         assert_eq!(PartitionChange::try_from(super::routes::PartitionRoutes::from(&change)), Ok(change));
     }
     assert_eq!(LiveKey::try_from(super::routes::LiveRoute::from(&live())), Ok(live()));
-    let detach = core::Detach { client_id: "c".into(), connection: CONNECTION, session_expiry_secs: None };
-    assert_eq!(core::Detach::try_from(Detach::from(&detach)), Ok(detach));
+    for in_flight in [None, in_flight()] {
+        let (client_id, session_expiry_secs) = ("c".into(), None);
+        let detach = core::Detach { client_id, connection: CONNECTION, session_expiry_secs, in_flight };
+        assert_eq!(core::Detach::try_from(Detach::from(&detach)), Ok(detach));
+    }
+    let grant = core::AttachGrant { in_flight: in_flight(), ..grant() };
+    assert_eq!(AttachReply::new(1, &Ok(grant.clone())).answer(), Ok(Ok(grant)));
 }
 
 const HELLO: &str = "400804423c0a0174120e0a03622d3011080706050403020118042001280130203810490500000000000000\
@@ -353,6 +390,15 @@ const ATTACH_REPLY_PART: &str = "090804ca010408017801";
 const REATTACH_REPLY_PART: &str = "090804e2010408017801";
 const SUBSCRIBE_PART: &str = "090804ea010408017801";
 const DETACH: &str = "100804d2010b0a01631204080310091800";
+const ATTACH_REPLY_IN_FLIGHT: &str = "\
+    a6010804ca01a00108011901000000020000002204080310092801320f0a03612f2b100118012001280230073a7a0a03\
+    01ac0210ad021a020403220808f40310ac0218022a310802100118012201072a260a03612f6212017818012a150801103c1a\
+    01742201722a010132060a016b12017632017038012a2f100118012201072a260a03612f6212017818012a150801103c1a01\
+    742201722a010132060a016b1201763201703801";
+const DETACH_IN_FLIGHT: &str = "\
+    8d010804d20187010a01631204080310091800227a0a0301ac0210ad021a020403220808f40310ac0218022a31080210\
+    0118012201072a260a03612f6212017818012a150801103c1a01742201722a010132060a016b12017632017038012a2f1001\
+    18012201072a260a03612f6212017818012a150801103c1a01742201722a010132060a016b1201763201703801";
 const REATTACH: &str = "450804da014008011003180622360a1d0a0163120e0a03622d30110807060504030201180528ac02300a3a0175\
     1101000000020000001a0408031009220304ac022a01052801";
 const REATTACH_WITH_GRANTED: &str = "4e0804da014908011003180622360a1d0a0163120e0a03622d30110807060504030201180528ac0\

@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(10);
 const WAITING_MAX: usize = 10_000;
 /// Longest client id of a persistent session: its keys must fit the store, those of its shorter filters included.
 const CLIENT_ID_BYTES_MAX: usize = KEY_BYTES_MAX / 2;
-/// Bound on closing the old connection; the host's own bound is below it.
+/// Bound on closing the old connection; the host's own bound is above it, so that its answer means that it is closed.
 const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
 
 /// An attach that has not begun.
@@ -39,6 +39,8 @@ pub(super) struct PendingAttach {
     request: AttachRequest,
     answer: Answer<AttachGrant>,
     turn: u64,
+    /// The old connection, while its host has not reported its end.
+    pub(super) replaced: Option<Attached>,
     granted: Option<(AttachGrant, IsPersistent)>,
 }
 
@@ -104,7 +106,7 @@ impl Group {
         let turn = self.jobs.next_ticket();
         let WaitingAttach { request, answer, .. } = attach;
         self.registry.client(&client_id).pending =
-            Some(PendingAttach { request, answer, turn, granted: None });
+            Some(PendingAttach { request, answer, turn, replaced: None, granted: None });
         let Some(old) = self.registry.set_attached(&client_id, None, &self.parts.metrics) else {
             return self.handle_taken_over(&client_id, turn);
         };
@@ -112,11 +114,27 @@ impl Group {
         self.parts.metrics.taken_over.inc();
         self.stop_delivery(partition, &client_id);
         let closed = self.parts.hosts.take_over(&old.host, &client_id, old.connection);
+        if let Some(pending) = self.registry.pending(&client_id) {
+            pending.replaced = Some(old);
+        }
         self.jobs.push(async move {
             // After the bound the old connection counts as closed: its host drops what is not for the newest one.
-            drop(timeout(TAKE_OVER_WAIT, closed).await);
-            Job::TakenOver { client_id, turn }
+            let is_closed = timeout(TAKE_OVER_WAIT, closed).await.is_ok();
+            Job::TakenOver { client_id, turn, is_closed }
         });
+    }
+
+    /// The old connection's host did not report its end. If the host answered, that connection had not begun: what was
+    /// granted to it holds. Else nobody knows what it had in flight, and what was granted is not true any more.
+    pub(super) fn forget_replaced(&mut self, client_id: &ByteString, turn: u64, is_closed: bool) {
+        let Some(pending) = self.registry.pending(client_id).filter(|pending| pending.turn == turn) else {
+            return;
+        };
+        let Some(silent) = pending.replaced.take() else { return };
+        if !is_closed || self.parts.surroundings.is_dead(&silent.host) {
+            let partition = self.partition_of(client_id);
+            self.keep_in_flight(partition, client_id, silent.session, Some(Box::default()));
+        }
     }
 
     /// The old connection is closed: finds or makes the session, and grants when it is stored.
@@ -163,6 +181,7 @@ impl Group {
             connection: self.next_connection(),
             session_present: resumed.is_some(),
             subscriptions: resumed.unwrap_or_default(),
+            in_flight: None,
         }
     }
 
@@ -205,6 +224,7 @@ impl Group {
             connection,
             session_present: true,
             subscriptions: Vec::new(),
+            in_flight: None,
         };
         let client_id = &request.client_id;
         let Some(run) = self.served(partition) else { return grant };
@@ -213,6 +233,11 @@ impl Group {
         grant.session = session.id.number;
         grant.subscriptions =
             run.queues.subscriptions(session.slot).map(|all| all.in_force()).unwrap_or_default();
+        grant.in_flight.clone_from(&session.in_flight);
+        if let (Some(in_flight), Some(progress)) = (&mut grant.in_flight, run.queues.progress(session.slot)) {
+            // What is not delivered again needs no packet id.
+            in_flight.outgoing.queue.retain(|sent| progress.is_open(sent.offset));
+        }
         session.meta = SessionMeta {
             // A clean connection that resumes: the session ends with it.
             expiry_secs: match request.lifetime {

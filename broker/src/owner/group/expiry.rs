@@ -1,11 +1,13 @@
 //! The life of sessions: made, left by their connection, ended by their deadline or their client.
 
 use super::partition_run::Session;
+use super::registry::Attached;
 use super::{Group, Queues};
 use crate::cluster::{Route, RouteChange};
 use bytestring::ByteString;
 use tidemill_core::attach::{Detach, QueueId, SessionNumber};
 use tidemill_core::partition::Partition;
+use tidemill_core::session::in_flight::InFlight;
 use tidemill_core::state::key::StateKey;
 use tidemill_core::state::meta::SessionMeta;
 use tidemill_core::topic::TopicFilter;
@@ -21,7 +23,7 @@ impl Group {
         let slot = run.queues.create(id.clone());
         let cursor = run.queues.progress(slot).map(|progress| progress.stored().encode());
         let stored_meta = meta.encode();
-        let session = Session { id: id.clone(), slot, meta, further_keys: Vec::new() };
+        let session = Session { id: id.clone(), slot, meta, further_keys: Vec::new(), in_flight: None };
         run.sessions.insert(id.name.clone(), session);
         run.note_deadline(&id.name, None);
         self.parts.metrics.sessions.inc();
@@ -71,16 +73,38 @@ impl Group {
     }
 
     /// A connection ended, as its host says.
-    pub(super) fn handle_detach(&mut self, detach: &Detach) {
+    pub(super) fn handle_detach(&mut self, detach: Detach) {
         let client_id = &detach.client_id;
-        let Some(attached) = self.registry.attached(client_id).filter(|one| one.is(detach.connection)) else {
+        let partition = self.partition_of(client_id);
+        let is_meant = |one: &&Attached| one.is(detach.connection);
+        let Some(attached) = self.registry.attached(client_id).filter(is_meant) else {
+            // The connection that an attach under way replaces.
+            if let Some(replaced) = self.registry.take_replaced(client_id, detach.connection) {
+                self.keep_in_flight(partition, client_id, replaced.session, detach.in_flight);
+            }
             return;
         };
-        let is_persistent = attached.is_persistent;
-        let partition = self.partition_of(client_id);
+        let (is_persistent, session) = (attached.is_persistent, attached.session);
+        self.keep_in_flight(partition, client_id, session, detach.in_flight);
         self.registry.set_attached(client_id, None, &self.parts.metrics);
         self.registry.forget_if_idle(client_id);
         self.end_connection(partition, client_id, is_persistent, detach.session_expiry_secs);
+    }
+
+    /// Keeps what a session goes on with when its client returns. `None`: the connection had not begun, so what was
+    /// granted to it holds.
+    pub(super) fn keep_in_flight(
+        &mut self,
+        partition: Partition,
+        client_id: &ByteString,
+        number: SessionNumber,
+        in_flight: Option<Box<InFlight>>,
+    ) {
+        let Some(in_flight) = in_flight else { return };
+        let session = self.served(partition).and_then(|run| run.sessions.get_mut(client_id));
+        if let Some(session) = session.filter(|session| session.id.number == number) {
+            session.in_flight = (!in_flight.is_empty()).then_some(in_flight);
+        }
     }
 
     /// The session, if it is persistent, lives on without connection.
@@ -163,11 +187,13 @@ impl Group {
                 .or_insert_with(|| self.parts.surroundings.is_dead(&attached.host));
             if is_dead {
                 let (client_id, connection) = (client_id.clone(), attached.connection);
-                gone.push(Detach { client_id, connection, session_expiry_secs: None });
+                // What was in flight is not known any more.
+                let in_flight = Some(Box::default());
+                gone.push(Detach { client_id, connection, session_expiry_secs: None, in_flight });
             }
         }
         for detach in gone {
-            self.handle_detach(&detach);
+            self.handle_detach(detach);
         }
     }
 

@@ -267,7 +267,7 @@ fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
         && let Some(meta) = meta
     {
         let name = id.name.clone();
-        run.sessions.insert(name.clone(), Session { id, slot, meta, further_keys });
+        run.sessions.insert(name.clone(), Session { id, slot, meta, further_keys, in_flight: None });
         run.note_deadline(&name, None);
     }
 }

@@ -13,6 +13,7 @@ use tidemill_core::member::Member;
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::queue::partition::{PartitionQueues, QueueSlot};
 use tidemill_core::record::Origin;
+use tidemill_core::session::in_flight::InFlight;
 use tidemill_core::state::meta::SessionMeta;
 use tidemill_core::state::value::PartitionOwner;
 use tokio::time::Instant;
@@ -31,6 +32,8 @@ pub(super) struct Session {
     pub(super) meta: SessionMeta,
     /// Further keys that go when it goes.
     pub(super) further_keys: Vec<Bytes>,
+    /// What it had in flight when its last connection ended, or what that one was granted. In memory only.
+    pub(super) in_flight: Option<Box<InFlight>>,
 }
 
 /// One partition of the group.

@@ -103,6 +103,12 @@ impl Registry {
         (client.pending.take(), client.waiting.pop_front())
     }
 
+    /// The connection that the attach under way replaces, once, if it is `connection`.
+    pub(super) fn take_replaced(&mut self, client_id: &str, connection: ConnectionEpoch) -> Option<Attached> {
+        let replaced = &mut self.pending(client_id)?.replaced;
+        replaced.take_if(|replaced| replaced.is(connection))
+    }
+
     /// Drops a client of whom nothing is known.
     pub(super) fn forget_if_idle(&mut self, client_id: &str) {
         let is_idle = |client: &Client| {

@@ -1,6 +1,7 @@
 //! Attach frames from and to core types.
 
 use super::{AttachReply, Attachment, Client, Detach, ReattachReply, Reattached, Refusal};
+use crate::cluster::wire::in_flight::InFlight;
 use crate::cluster::wire::subscribe::Subscription;
 use crate::cluster::wire::will::Will;
 use crate::cluster::wire::{WireError, narrow, required};
@@ -9,6 +10,7 @@ use tidemill_core::attach as core;
 use tidemill_core::attach::{ConnectionEpoch, OwnerError, SessionLifetime, SessionNumber};
 use tidemill_core::member::Member;
 use tidemill_core::packet::{self, Version};
+use tidemill_core::session::in_flight as session;
 
 impl From<&core::AttachRequest> for Client {
     fn from(request: &core::AttachRequest) -> Self {
@@ -65,6 +67,7 @@ impl From<&core::Detach> for Detach {
             client_id: detach.client_id.to_string(),
             connection: Some(detach.connection.into()),
             session_expiry_secs: detach.session_expiry_secs,
+            in_flight: detach.in_flight.as_deref().map(InFlight::from),
         }
     }
 }
@@ -77,8 +80,13 @@ impl TryFrom<Detach> for core::Detach {
             client_id: detach.client_id.into(),
             connection: required(detach.connection, "connection")?.into(),
             session_expiry_secs: detach.session_expiry_secs,
+            in_flight: in_flight(detach.in_flight)?,
         })
     }
+}
+
+fn in_flight(in_flight: Option<InFlight>) -> Result<Option<Box<session::InFlight>>, WireError> {
+    in_flight.map(|in_flight| session::InFlight::try_from(in_flight).map(Box::new)).transpose()
 }
 
 impl From<&core::Attachment> for Attachment {
@@ -120,6 +128,7 @@ impl AttachReply {
                 session_present: grant.session_present,
                 subscriptions: grant.subscriptions.iter().map(Subscription::from).collect(),
                 more: false,
+                in_flight: grant.in_flight.as_deref().map(InFlight::from),
             },
             Err(refusal) => Self { request, error: refusal.number(), ..Self::default() },
         }
@@ -140,6 +149,7 @@ impl AttachReply {
             connection: required(self.connection, "connection")?.into(),
             session_present: self.session_present,
             subscriptions: subscriptions.collect::<Result<_, WireError>>()?,
+            in_flight: in_flight(self.in_flight)?,
         }))
     }
 }
