@@ -91,6 +91,7 @@ impl Config {
             u64::from(u32::MAX),
             "at least 1",
         )?;
+        range("limits.retainedBytes", self.limits.retained_bytes, 1, u64::MAX, "at least 1")?;
         if let Some(threads) = self.threads {
             range("threads", u64::from(threads), 1, 1_024, "1 to 1024")?;
         }
