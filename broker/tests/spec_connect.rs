@@ -29,7 +29,7 @@ async fn connack_tells_a_5_0_client_what_is_not_served() {
 
     assert_eq!(connack.body[..2], [0, 0]);
     let properties = &connack.body[3..];
-    for expected in [&[0x24, 1][..], &[0x25, 0], &[0x2A, 0], &[0x21, 0x03, 0xE8]] {
+    for expected in [&[0x24, 1][..], &[0x2A, 0], &[0x21, 0x03, 0xE8]] {
         assert!(properties.windows(expected.len()).any(|window| window == expected), "{expected:02x?}");
     }
 }
@@ -72,11 +72,10 @@ async fn a_will_that_cannot_be_published_as_asked_is_refused() {
     exactly_once.will = will("w", 0);
     exactly_once.will.as_mut().unwrap().qos = QoS::ExactlyOnce;
 
-    for (connect, reason) in [(retained, 0x9A), (exactly_once, 0x9B)] {
-        let (mut client, connack) = Client::connect_with(broker.address(), connect).await;
-        assert_eq!(connack.body[1], reason);
-        assert_eq!(client.receive_or_end().await, None);
-    }
+    let (mut client, connack) = Client::connect_with(broker.address(), exactly_once).await;
+
+    assert_eq!(connack.body[1], 0x9B);
+    assert_eq!(client.receive_or_end().await, None);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use super::acks::encode_ack;
 use super::buffer::SHARED_PAYLOAD_BYTES_MIN;
-use super::{CloseReason, Inner, Mailbox, MailboxContext, Turn};
+use super::{CloseReason, Inner, Mailbox, MailboxContext, MailboxLimits, Turn};
 use crate::metrics::DropReason;
 use std::sync::Arc;
 use tidemill_codec::{EncodeError, PublishParts};
@@ -23,6 +23,20 @@ pub struct LiveDelivery<'a> {
     pub retain: bool,
     /// 5.0: the client's subscription identifiers that matched.
     pub identifiers: Option<&'a Arc<[u32]>>,
+}
+
+impl LiveDelivery<'_> {
+    /// What is kept of it while it waits or is in flight.
+    fn to_outgoing(self) -> OutgoingDelivery {
+        OutgoingDelivery {
+            message: Arc::clone(self.message),
+            qos: self.qos,
+            retain: self.retain,
+            identifiers: self.identifiers.cloned(),
+            source: Source::Live,
+            sent_as: None,
+        }
+    }
 }
 
 /// Messages of a session's queue.
@@ -47,26 +61,12 @@ impl Mailbox {
         if inner.closing.is_some() || inner.flush.is_none() {
             return;
         }
-        if self.is_full(&inner, delivery.message.bytes()) {
+        if self.context.limits.are_reached(&inner, delivery.message.bytes()) {
             return self.handle_full(inner, delivery.qos);
         }
-        let kept = || OutgoingDelivery {
-            message: Arc::clone(delivery.message),
-            qos: delivery.qos,
-            retain: delivery.retain,
-            identifiers: delivery.identifiers.cloned(),
-            source: Source::Live,
-            sent_as: None,
-        };
-        match inner.outbound.admit(delivery.qos, Source::Live, kept) {
+        match inner.outbound.admit(delivery.qos, Source::Live, || delivery.to_outgoing()) {
             Admission::Send(sending) => {
-                let outgoing = Outgoing {
-                    message: delivery.message,
-                    retain: delivery.retain,
-                    sending,
-                    identifiers: delivery.identifiers.map_or(&[], |identifiers| identifiers),
-                };
-                encode(&mut inner, &self.context, outgoing, turn);
+                encode(&mut inner, &self.context, Outgoing::live(&delivery, sending), turn);
                 self.mark_dirty(&mut inner, turn);
             }
             Admission::Wait => {}
@@ -120,12 +120,33 @@ impl Mailbox {
         taken
     }
 
-    fn is_full(&self, inner: &Inner, bytes: usize) -> bool {
+    /// Delivers a retained message if it can be written now. Never more than half of the mailbox is taken, so that a
+    /// client with many of them still has room for what is published, and never is it closed because of them. True if
+    /// it was taken; else it comes again when the client has acknowledged, or read, something: the connection's task
+    /// is woken then.
+    pub fn deliver_retained(self: &Arc<Self>, delivery: LiveDelivery<'_>, turn: &mut Turn) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.closing.is_some() || inner.flush.is_none() {
+            return false;
+        }
         let limits = self.context.limits;
-        let waiting = inner.buffer.unsent_bytes() + inner.outbound.pending_bytes();
-        let messages = inner.buffer.unsent_messages() + inner.outbound.pending_count();
-        // An empty mailbox takes any message, however large.
-        messages >= limits.messages || (waiting > 0 && waiting + bytes > limits.bytes)
+        let half = MailboxLimits { messages: limits.messages.div_ceil(2), bytes: limits.bytes / 2 };
+        if half.are_reached(&inner, delivery.message.bytes()) {
+            inner.is_room_awaited = true;
+            return false;
+        }
+        // Acknowledgements come to the task by itself.
+        if !inner.outbound.takes_at_once(delivery.qos) {
+            return false;
+        }
+        let admission = inner.outbound.admit(delivery.qos, Source::Live, || delivery.to_outgoing());
+        let Admission::Send(sending) = admission else {
+            debug_assert!(false, "there is room, and a live delivery has no offset");
+            return false;
+        };
+        encode(&mut inner, &self.context, Outgoing::live(&delivery, sending), turn);
+        self.mark_dirty(&mut inner, turn);
+        true
     }
 
     fn handle_full(&self, mut inner: parking_lot::MutexGuard<'_, Inner>, qos: QoS) {
@@ -136,6 +157,16 @@ impl Mailbox {
         self.context.metrics.count_drop(DropReason::SlowClientClosed);
         inner.closing = Some(CloseReason::Broker(ReasonCode::QUOTA_EXCEEDED));
         super::wake(inner);
+    }
+}
+
+impl MailboxLimits {
+    /// Whether a message of `bytes` does not fit any more.
+    fn are_reached(self, inner: &Inner, bytes: usize) -> bool {
+        let waiting = inner.buffer.unsent_bytes() + inner.outbound.pending_bytes();
+        let messages = inner.buffer.unsent_messages() + inner.outbound.pending_count();
+        // An empty mailbox takes any message, however large.
+        messages >= self.messages || (waiting > 0 && waiting + bytes > self.bytes)
     }
 }
 
@@ -165,6 +196,17 @@ struct Outgoing<'a> {
     retain: bool,
     sending: Sending,
     identifiers: &'a [u32],
+}
+
+impl<'a> Outgoing<'a> {
+    fn live(delivery: &LiveDelivery<'a>, sending: Sending) -> Self {
+        Self {
+            message: delivery.message,
+            retain: delivery.retain,
+            sending,
+            identifiers: delivery.identifiers.map_or(&[], |identifiers| identifiers),
+        }
+    }
 }
 
 /// Encodes one PUBLISH. A message that has expired or that the client does not accept is dropped for it alone; the

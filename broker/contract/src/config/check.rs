@@ -1,6 +1,6 @@
 //! Rules that one key alone cannot say.
 
-use super::{Config, Coordination};
+use super::{Config, Coordination, Limits};
 use std::net::SocketAddr;
 
 /// What is wrong with a config that parsed. Each message names the key.
@@ -91,6 +91,7 @@ impl Config {
             u64::from(u32::MAX),
             "at least 1",
         )?;
+        range("limits.retainedBytes", self.limits.retained_bytes, 1, u64::MAX, "at least 1")?;
         if let Some(threads) = self.threads {
             range("threads", u64::from(threads), 1, 1_024, "1 to 1024")?;
         }
@@ -143,6 +144,12 @@ impl Config {
                 return Err(ConfigError::Missing {
                     key: "peers",
                     reason: "coordination: kubernetes links the brokers",
+                });
+            }
+            if self.limits.retained_bytes != Limits::default().retained_bytes {
+                return Err(ConfigError::Conflict {
+                    key: "limits.retainedBytes",
+                    reason: "with coordination: kubernetes nothing is retained yet",
                 });
             }
         }
@@ -249,6 +256,17 @@ mod tests {
         let config = parse("coordination: kubernetes\n").unwrap();
 
         assert!(matches!(config.check(), Err(ConfigError::Missing { key: "kafka", .. })));
+    }
+
+    #[test]
+    fn a_bound_of_what_is_not_retained_is_refused() {
+        let cluster = "coordination: kubernetes\nkafka: {bootstrapServers: 'kafka:9092'}\n\
+                       peers: {tls: {caFile: a, certificateFile: b, keyFile: c}}\nauth: {anonymous: true}\n";
+        let bounded = format!("{cluster}limits: {{retainedBytes: 1000}}\n");
+
+        assert_eq!(parse(cluster).unwrap().check(), Ok(()));
+        let error = parse(&bounded).unwrap().check().unwrap_err();
+        assert!(matches!(error, ConfigError::Conflict { key: "limits.retainedBytes", .. }), "{error}");
     }
 
     #[test]

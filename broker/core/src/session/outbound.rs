@@ -287,6 +287,12 @@ impl Outbound {
         self.in_use.len() - self.reserved
     }
 
+    /// Whether [`Outbound::admit`] would answer [`Admission::Send`] to a delivery from memory at `qos`.
+    #[must_use]
+    pub fn takes_at_once(&self, qos: QoS) -> bool {
+        qos == QoS::AtMostOnce || (self.pending.is_empty() && self.has_room(None))
+    }
+
     fn has_room(&self, sent_as: Option<PacketId>) -> bool {
         // With all 65,535 ids reserved or in use there is none to give.
         let has_id = sent_as.is_some() || self.in_use.len() < usize::from(u16::MAX);
