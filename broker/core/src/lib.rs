@@ -13,6 +13,7 @@ pub mod partition;
 pub mod queue;
 pub mod record;
 pub mod session;
+pub mod shared;
 pub mod state;
 pub mod time;
 pub mod topic;
