@@ -5,6 +5,7 @@ mod handshake;
 mod input;
 mod packets;
 mod services;
+mod shared;
 mod subscriptions;
 mod sweep;
 mod threads;
@@ -146,6 +147,7 @@ impl Connection {
             session_expiry_secs: None,
         };
         connection.restore(grant.subscriptions);
+        connection.begin_shared();
         connection
     }
 
@@ -174,6 +176,7 @@ impl Connection {
             CloseReason::Broker(_) => ClosedBy::Broker,
         });
         self.forget_subscriptions();
+        self.end_shared();
         if reason != CloseReason::ClientDisconnect(ReasonCode::SUCCESS)
             && let Some(will) = self.will.take()
         {
@@ -257,6 +260,10 @@ impl Connection {
         let outcome = self.handle_input(&mut buffer, &mut turn);
         self.input.put_back(buffer);
         self.report_acked();
+        // What waits for a new member follows its SUBACK.
+        if !self.work.is_under_way() {
+            self.drain_shared(&mut turn);
+        }
         turn.finish();
         Poll::Ready(outcome)
     }

@@ -20,16 +20,25 @@ pub enum DropReason {
     Unrepresentable,
     /// From a queue, for a connection that is not there (any more).
     NoConnection,
+    /// The oldest of what waited for the members of a shared subscription, to make room for newer ones.
+    SharedBacklogFull,
+    /// Of a shared subscription that has lost its last member.
+    NoSharedMember,
+    /// A QoS 2 message of a shared subscription, sent to a clean session whose connection ended before it was complete.
+    SharedMemberLost,
 }
 
 impl DropReason {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 9] = [
         Self::MailboxFull,
         Self::SlowClientClosed,
         Self::Expired,
         Self::LargerThanClientAccepts,
         Self::Unrepresentable,
         Self::NoConnection,
+        Self::SharedBacklogFull,
+        Self::NoSharedMember,
+        Self::SharedMemberLost,
     ];
 
     fn label(self) -> &'static str {
@@ -40,6 +49,9 @@ impl DropReason {
             Self::LargerThanClientAccepts => "larger_than_client_accepts",
             Self::Unrepresentable => "unrepresentable",
             Self::NoConnection => "no_connection",
+            Self::SharedBacklogFull => "shared_backlog_full",
+            Self::NoSharedMember => "no_shared_member",
+            Self::SharedMemberLost => "shared_member_lost",
         }
     }
 }
@@ -79,6 +91,7 @@ struct Instruments {
     forwarded_in: IntCounter,
     subscriptions: IntGauge,
     unknown_acks: IntCounter,
+    redistributed: IntCounter,
 }
 
 /// 10 µs to 10 s.
@@ -129,6 +142,11 @@ impl Metrics {
                 &registry,
                 "unknown_acknowledgements_total",
                 "Acknowledgements of packet ids that are not in use",
+            )?,
+            redistributed: counter(
+                &registry,
+                "shared_redistributed_total",
+                "Messages of shared subscriptions taken back from lost members for others",
             )?,
             registry,
         };
@@ -183,6 +201,16 @@ impl Metrics {
 
     pub(crate) fn add_sent(&self, by_qos: [u64; 3], bytes: u64) {
         add(&self.0.sent, by_qos, &self.0.sent_bytes, bytes);
+    }
+
+    /// So many messages did not reach a receiver.
+    pub fn count_drops(&self, reason: DropReason, count: usize) {
+        self.0.drops[reason as usize].inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+
+    /// A member of a shared subscription was lost, and so many of its messages go to others.
+    pub fn count_redistributed(&self, count: usize) {
+        self.0.redistributed.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     /// A message did not reach a receiver.

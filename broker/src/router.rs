@@ -6,12 +6,14 @@ mod matches;
 mod probe;
 mod publish;
 mod routes;
+mod shared;
 mod tables;
 
 pub use live::LiveSubscription;
 pub use matches::{Publisher, RouteCache};
 pub use probe::RouterProbe;
 pub use publish::PublishDone;
+pub use shared::{MemberLeaves, SharedSubscription};
 
 use crate::cluster::{Forwarder, RouteExchange};
 use crate::log::Log;
@@ -19,6 +21,7 @@ use crate::metrics::Metrics;
 use live::Announced;
 use parking_lot::Mutex;
 use routes::KnownRoutes;
+use shared::Groups;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,6 +39,7 @@ pub struct Router {
     unknown_partitions: AtomicU64,
     known: Mutex<KnownRoutes>,
     announced: Mutex<Announced>,
+    shared: Groups,
     links: OnceLock<Links>,
     /// Counts the QoS 2 publishes of this incarnation.
     exactly_once: AtomicU64,
@@ -60,6 +64,7 @@ impl Router {
             unknown_partitions: AtomicU64::new(unknown),
             known: Mutex::new(KnownRoutes::default()),
             announced: Mutex::new(Announced::default()),
+            shared: Groups::new(),
             links: OnceLock::new(),
             exactly_once: AtomicU64::new(0),
         }

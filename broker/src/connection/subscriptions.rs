@@ -34,7 +34,7 @@ enum Stage {
     /// The owner of a persistent session stores subscriptions.
     Subscribing(BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>, Planned<StoredSubscription>),
     /// The owner of a persistent session ends subscriptions.
-    Unsubscribing(BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>, Planned<TopicFilter>),
+    Unsubscribing(BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>, Planned<SubscriptionTarget>),
     /// Peers hear of live routes; then the answer leaves.
     Gate(BoxFuture<'static, ()>, Packet),
 }
@@ -55,6 +55,10 @@ impl<T> Planned<T> {
 }
 
 impl SubscriptionWork {
+    pub(super) fn is_under_way(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.0.as_ref().is_some_and(|work| work.waiting.len() >= WAITING_MAX)
     }
@@ -63,8 +67,7 @@ impl SubscriptionWork {
 impl Connection {
     /// The subscriptions of a resumed session: what it gets at QoS 0 is served from memory again.
     pub(super) fn restore(&mut self, stored: Vec<StoredSubscription>) {
-        let live =
-            stored.into_iter().filter_map(|subscription| self.take_subscription(subscription)).collect();
+        let live = self.take_subscriptions(stored);
         drop(self.services.router.subscribe_live(&self.mailbox, live));
     }
 
@@ -104,6 +107,8 @@ impl Connection {
                 Stage::Gate(gate, answer) => match gate.as_mut().poll(context) {
                     Poll::Ready(()) => {
                         self.mailbox.send(answer, &mut turn);
+                        // What waited for a member follows SUBACK.
+                        self.drain_shared(&mut turn);
                         None
                     }
                     Poll::Pending => {
@@ -170,7 +175,7 @@ impl Connection {
 
     /// Adds live receivers; the SUBACK leaves when peers have heard of them, at once if there are none.
     fn serve_live(&mut self, accepted: Vec<StoredSubscription>, answer: SubAck) -> Stage {
-        let live = accepted.into_iter().filter_map(|entry| self.take_subscription(entry)).collect();
+        let live = self.take_subscriptions(accepted);
         let gate = self.services.router.subscribe_live(&self.mailbox, live);
         Stage::Gate(gate, Packet::SubAck(answer))
     }
@@ -190,23 +195,25 @@ impl Connection {
 
     fn begin_unsubscribe(&mut self, unsubscribe: &Unsubscribe, turn: &mut Turn) -> Option<Stage> {
         let plan = |text| match SubscriptionTarget::parse(text) {
-            Ok(SubscriptionTarget::Filter(filter)) => Ok(filter),
-            Ok(SubscriptionTarget::Shared { .. }) => Err(ReasonCode::NO_SUBSCRIPTION_EXISTED),
+            Ok(SubscriptionTarget::Shared(_)) if !self.services.features.shared => {
+                Err(ReasonCode::NO_SUBSCRIPTION_EXISTED)
+            }
+            Ok(target) => Ok(target),
             Err(_) => Err(ReasonCode::TOPIC_FILTER_INVALID),
         };
         let entries: Vec<_> = unsubscribe.filters.iter().map(plan).collect();
         let planned = Planned { packet_id: unsubscribe.packet_id, entries };
-        let filters: Vec<_> =
+        let targets: Vec<_> =
             planned.entries.iter().filter_map(|entry| entry.as_ref().ok().cloned()).collect();
-        if self.registered.is_persistent() && !filters.is_empty() {
+        if self.registered.is_persistent() && !targets.is_empty() {
             let request = UnsubscribeRequest {
                 client_id: self.registered.request.client_id.clone(),
                 connection: *self.registered.connection.lock(),
-                filters,
+                targets,
             };
             return Some(Stage::Unsubscribing(self.services.owner.unsubscribe(request), planned));
         }
-        let reasons = filters.iter().map(|filter| self.drop_subscription(filter)).collect::<Vec<_>>();
+        let reasons = targets.iter().map(|target| self.drop_subscription(target)).collect::<Vec<_>>();
         let reasons = planned.reasons(reasons);
         self.mailbox.send(&Packet::UnsubAck(UnsubAck { packet_id: planned.packet_id, reasons }), turn);
         None
@@ -215,12 +222,12 @@ impl Connection {
     fn unsubscribed(
         &mut self,
         answer: Result<SubscriptionReasons, OwnerError>,
-        planned: &Planned<TopicFilter>,
+        planned: &Planned<SubscriptionTarget>,
     ) -> Option<Stage> {
         let reasons = planned.reasons(self.answers(answer, planned.entries.len()));
         for (entry, reason) in planned.entries.iter().zip(&reasons) {
-            if let (Ok(filter), false) = (entry, reason.is_failure()) {
-                self.drop_subscription(filter);
+            if let (Ok(target), false) = (entry, reason.is_failure()) {
+                self.drop_subscription(target);
             }
         }
         let answer = Packet::UnsubAck(UnsubAck { packet_id: planned.packet_id, reasons });
@@ -246,30 +253,47 @@ impl Connection {
         let mut new = BTreeSet::new();
         let highest = if self.services.features.exactly_once { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
         let plan = |entry: &tidemill_core::packet::SubscribeEntry| {
-            let filter = match SubscriptionTarget::parse(&entry.filter) {
-                Ok(SubscriptionTarget::Filter(filter)) => filter,
-                Ok(SubscriptionTarget::Shared { .. }) => {
+            let target = match SubscriptionTarget::parse(&entry.filter) {
+                Ok(SubscriptionTarget::Shared(_)) if !self.services.features.shared => {
                     return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
                 }
+                Ok(target) => target,
                 Err(_) => return Err(ReasonCode::TOPIC_FILTER_INVALID),
             };
-            if !new.contains(&filter) && !self.subscriptions.has_room_for(&filter, new.len()) {
+            if !new.contains(&target) && !self.subscriptions.has_room_for(&target, new.len()) {
                 return Err(ReasonCode::QUOTA_EXCEEDED);
             }
-            if !self.subscriptions.contains(&filter) {
-                new.insert(filter.clone());
+            if !self.subscriptions.contains(&target) {
+                new.insert(target.clone());
             }
             let qos = entry.options.qos.min(highest);
             let options = SubscriptionOptions { qos, ..entry.options };
-            Ok(StoredSubscription { filter, options, identifier: subscribe.identifier })
+            Ok(StoredSubscription { target, options, identifier: subscribe.identifier })
         };
         Planned { packet_id: subscribe.packet_id, entries: subscribe.entries.iter().map(plan).collect() }
     }
 
-    /// Takes a subscription into the session; what the router must know of it.
-    fn take_subscription(&mut self, subscription: StoredSubscription) -> Option<LiveSubscription> {
-        let StoredSubscription { filter, options, identifier } = subscription.clone();
-        let replaces = match self.subscriptions.insert(subscription) {
+    /// Takes subscriptions into the session; what the router must still know of them.
+    fn take_subscriptions(&mut self, subscriptions: Vec<StoredSubscription>) -> Vec<LiveSubscription> {
+        let mut live = Vec::with_capacity(subscriptions.len());
+        for StoredSubscription { target, options, identifier } in subscriptions {
+            match target {
+                SubscriptionTarget::Filter(filter) => {
+                    live.extend(self.take_subscription(filter, options, identifier));
+                }
+                SubscriptionTarget::Shared(target) => self.join_shared(target, options, identifier),
+            }
+        }
+        live
+    }
+
+    fn take_subscription(
+        &mut self,
+        filter: TopicFilter,
+        options: SubscriptionOptions,
+        identifier: Option<u32>,
+    ) -> Option<LiveSubscription> {
+        let replaces = match self.subscriptions.insert(filter.clone(), options, identifier) {
             Subscribed::New => None,
             Subscribed::Replaced(former) => Some(self.class_of(former)),
             Subscribed::QuotaExceeded => return None,
@@ -277,7 +301,11 @@ impl Connection {
         Some(LiveSubscription { filter, options, identifier, class: self.class_of(options), replaces })
     }
 
-    fn drop_subscription(&mut self, filter: &TopicFilter) -> ReasonCode {
+    fn drop_subscription(&mut self, target: &SubscriptionTarget) -> ReasonCode {
+        let filter = match target {
+            SubscriptionTarget::Filter(filter) => filter,
+            SubscriptionTarget::Shared(shared) => return self.drop_shared(shared),
+        };
         let Some(options) = self.subscriptions.remove(filter) else {
             return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         };
@@ -286,7 +314,7 @@ impl Connection {
         ReasonCode::SUCCESS
     }
 
-    /// Ends everything at the end of the connection.
+    /// Ends the plain ones at the end of the connection.
     pub(super) fn forget_subscriptions(&mut self) {
         let all: Vec<_> = self.subscriptions.iter().collect();
         let all: Vec<_> = all

@@ -44,21 +44,32 @@ impl Mailbox {
     /// not take its QoS > 0 messages is closed with 0x97.
     pub fn deliver(self: &Arc<Self>, delivery: LiveDelivery<'_>, turn: &mut Turn) {
         let mut inner = self.inner.lock();
-        if inner.closing.is_some() || inner.flush.is_none() {
+        if !inner.takes_messages() {
             return;
         }
         if self.is_full(&inner, delivery.message.bytes()) {
             return self.handle_full(inner, delivery.qos);
         }
+        self.take(&mut inner, delivery, Source::Live, turn);
+    }
+
+    /// Takes a message from memory for which there is room.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        delivery: LiveDelivery<'_>,
+        source: Source,
+        turn: &mut Turn,
+    ) {
         let kept = || OutgoingDelivery {
             message: Arc::clone(delivery.message),
             qos: delivery.qos,
             retain: delivery.retain,
             identifiers: delivery.identifiers.cloned(),
-            source: Source::Live,
+            source,
             sent_as: None,
         };
-        match inner.outbound.admit(delivery.qos, Source::Live, kept) {
+        match inner.outbound.admit(delivery.qos, source, kept) {
             Admission::Send(sending) => {
                 let outgoing = Outgoing {
                     message: delivery.message,
@@ -66,14 +77,15 @@ impl Mailbox {
                     sending,
                     identifiers: delivery.identifiers.map_or(&[], |identifiers| identifiers),
                 };
-                encode(&mut inner, &self.context, outgoing, turn);
-                self.mark_dirty(&mut inner, turn);
+                encode(inner, &self.context, outgoing, turn);
+                self.mark_dirty(inner, turn);
             }
             Admission::Wait => {}
             Admission::InFlight | Admission::Done => {
                 debug_assert!(false, "a live delivery has no offset");
             }
         }
+        self.note_load(inner);
     }
 
     /// Delivers messages of the session's queue; what is in flight or done is not sent again. They are never refused:
@@ -120,7 +132,7 @@ impl Mailbox {
         taken
     }
 
-    fn is_full(&self, inner: &Inner, bytes: usize) -> bool {
+    pub(super) fn is_full(&self, inner: &Inner, bytes: usize) -> bool {
         let limits = self.context.limits;
         let waiting = inner.buffer.unsent_bytes() + inner.outbound.pending_bytes();
         let messages = inner.buffer.unsent_messages() + inner.outbound.pending_count();

@@ -1,5 +1,5 @@
-//! The way of one message: match once, deliver to local mailboxes, forward once per peer, append once per partition,
-//! and report when all of it is done.
+//! The way of one message: match once, deliver to local mailboxes and to one member of each group, forward once per
+//! peer, append once per partition, and report when all of it is done.
 
 use super::matches::{Matches, RouteCache};
 use super::{Router, partitions_of};
@@ -72,6 +72,9 @@ impl Router {
     ) {
         let matches = cache.look_up(&self.tables, &message.topic);
         self.deliver_local(message, &matches, turn);
+        for group in &matches.groups {
+            group.deliver(message, turn);
+        }
 
         let durable = match message.qos {
             QoS::AtMostOnce => 0,
@@ -102,14 +105,15 @@ impl Router {
         match countdown {
             Some(countdown) if !countdown.release() => {}
             Some(_) => mailbox.complete(ticket, ReasonCode::SUCCESS, turn),
-            None if matches.targets.is_empty() => {
+            None if matches.targets.is_empty() && matches.groups.is_empty() => {
                 mailbox.complete(ticket, ReasonCode::NO_MATCHING_SUBSCRIBERS, turn);
             }
             None => mailbox.complete(ticket, ReasonCode::SUCCESS, turn),
         }
     }
 
-    /// Delivers what a peer forwarded to local receivers only: a forwarded message is never forwarded again. `cache`
+    /// Delivers what a peer forwarded to local receivers only: a forwarded message is never forwarded again, and goes to
+    /// no shared subscription, whose one receiver is a matter of all brokers. `cache`
     /// belongs to the link. The peer may be told that it was taken when this returns.
     pub fn deliver_forwarded(&self, record: &Record, cache: &mut RouteCache, turn: &mut Turn) {
         self.metrics.count_forwarded_in();

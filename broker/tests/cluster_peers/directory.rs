@@ -12,6 +12,7 @@ use tidemill_core::member::{MemberId, OwnerEpoch};
 use tidemill_core::packet::{PacketId, QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version};
 use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
 use tidemill_core::session::in_flight::InFlight;
+use tidemill_core::topic::SubscriptionTarget;
 
 const LONG: Duration = Duration::from_secs(50);
 const CONNECTION: ConnectionEpoch = ConnectionEpoch { owner: OwnerEpoch(1), counter: 77 };
@@ -52,7 +53,7 @@ async fn a_client_is_attached_and_subscribed_at_the_owner_wherever_it_is() {
         client_id: "client".into(),
         connection: CONNECTION,
         subscriptions: vec![StoredSubscription {
-            filter: super::node::filter("a/+"),
+            target: SubscriptionTarget::Filter(super::node::filter("a/+")),
             options: SubscriptionOptions {
                 qos: QoS::AtLeastOnce,
                 no_local: false,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::state::key::StateKey;
+use tidemill_core::topic::SubscriptionTarget;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
@@ -123,7 +124,8 @@ impl Group {
             run.owner.session_counter = self.session_counter;
             if !run.queues.is_dirty() {
                 for (queue, filter) in run.queues.take_ended() {
-                    self.ledger.write(*partition, &StateKey::Subscription { queue, filter }, None);
+                    let target = SubscriptionTarget::Filter(filter);
+                    self.ledger.write(*partition, &StateKey::Subscription { queue, target }, None);
                 }
                 run.owner.processed = run.queues.head();
                 if let Some(floor) = run.take_trim_floor() {

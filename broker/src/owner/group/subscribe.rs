@@ -14,7 +14,7 @@ use tidemill_core::packet::{QoS, ReasonCode};
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::queue::subscription::Subscription;
 use tidemill_core::state::key::StateKey;
-use tidemill_core::topic::TopicFilter;
+use tidemill_core::topic::{SubscriptionTarget, TopicFilter};
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -90,7 +90,7 @@ impl Group {
         let subscriptions_max = self.parts.subscriptions_max;
         let operation = self.operations.get(number)?;
         let (queue, partition) = (operation.queue.clone(), operation.partition);
-        let StoredSubscription { filter, options, identifier } = entry;
+        let StoredSubscription { target, options, identifier } = entry;
         let Some(run) = self.served(partition) else {
             return self.reason(number, ReasonCode::UNSPECIFIED_ERROR);
         };
@@ -98,14 +98,24 @@ impl Group {
             return self.reason(number, ReasonCode::UNSPECIFIED_ERROR);
         };
         let all = run.queues.subscriptions(slot);
-        let before = all.and_then(|all| all.get(&filter)).copied();
-        if before.is_none() && all.is_some_and(|all| all.iter().count() >= subscriptions_max) {
+        if all.is_some_and(|all| !all.contains(&target) && all.count() >= subscriptions_max) {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
-        let key = StateKey::Subscription { queue, filter: filter.clone() };
+        let key = StateKey::Subscription { queue, target: target.clone() };
         if key.encode().len() > KEY_BYTES_MAX {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
+        let filter = match target {
+            SubscriptionTarget::Filter(filter) => filter,
+            SubscriptionTarget::Shared(shared) => {
+                // Its messages take the live path: no start in the log, no route.
+                let subscription = Subscription { options, identifier, start: 0, end: None };
+                run.queues.subscribe_shared(slot, shared, subscription);
+                self.ledger.write(partition, &key, Some(subscription.encode()));
+                return self.reason(number, granted(options.qos));
+            }
+        };
+        let before = all.and_then(|all| all.get(&filter)).copied();
         // A durable subscription in force keeps its start: what waits for it is still due.
         let kept = before.filter(|before| before.is_durable() && before.end.is_none());
         let start = kept.map_or(end.max(run.queues.head()), |before| before.start);
@@ -153,7 +163,8 @@ impl Group {
             if !run.queues.has_route(&filter) {
                 orphans.push(filter.clone());
             }
-            let key = StateKey::Subscription { queue: queue.clone(), filter };
+            let target = SubscriptionTarget::Filter(filter);
+            let key = StateKey::Subscription { queue: queue.clone(), target };
             self.ledger.write(partition, &key, before.map(|before| before.encode()));
         }
         self.withdraw_routes(partition, orphans);
