@@ -60,7 +60,7 @@ pub trait HostSide: Send + Sync + 'static {
     fn deliver(&self, host: &Member, deliver: Deliver);
 
     /// Closes the connection that a newer one replaced (0x8E). Completes when it is closed, when `host` is dead, or
-    /// after 5 s.
+    /// after 6 s.
     fn take_over(
         &self,
         host: &Member,

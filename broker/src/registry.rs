@@ -23,8 +23,9 @@ use tidemill_core::packet::ReasonCode;
 use tidemill_core::partition::{PartitionGroup, Partitioning, QueueKind};
 use tokio_util::sync::CancellationToken;
 
-/// How long a taken-over connection may take to close before its successor goes on.
-const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
+/// How long a taken-over connection may take to close before it is given up. Its successor goes on before that: the owner
+/// waits for 5 s.
+const TAKE_OVER_WAIT: Duration = Duration::from_secs(6);
 const SHARDS: usize = 64;
 
 /// The connections of this broker by client id. Share it behind an `Arc`.

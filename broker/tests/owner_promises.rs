@@ -8,6 +8,8 @@ mod attach;
 mod change;
 #[path = "owner/delivery.rs"]
 mod delivery;
+#[path = "owner/in_flight.rs"]
+mod in_flight;
 #[path = "owner/model.rs"]
 mod model;
 #[path = "owner/parts.rs"]

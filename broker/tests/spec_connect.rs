@@ -23,7 +23,7 @@ async fn farewell(client: &mut Client) -> u8 {
 
 #[tokio::test]
 async fn connack_tells_a_5_0_client_what_is_not_served() {
-    let broker = Broker::start_with(client::CLUSTER).await;
+    let broker = Broker::start_with(broker::CLUSTER).await;
 
     let (_client, connack) = Client::connect_with(broker.address(), connect(Version::V5, "c")).await;
 
@@ -64,7 +64,7 @@ async fn an_unknown_protocol_version_is_answered_and_closed() {
 
 #[tokio::test]
 async fn a_will_that_cannot_be_published_as_asked_is_refused() {
-    let broker = Broker::start_with(client::CLUSTER).await;
+    let broker = Broker::start_with(broker::CLUSTER).await;
     let mut retained = connect(Version::V5, "c");
     retained.will = will("w", 0);
     retained.will.as_mut().unwrap().retain = true;

@@ -13,6 +13,8 @@ mod grammar;
 mod loss;
 #[path = "shared/persistent.rs"]
 mod persistent;
+#[path = "fixture/standalone.rs"]
+mod standalone;
 #[path = "shared/strategies.rs"]
 mod strategies;
 #[path = "shared/world.rs"]

@@ -36,8 +36,8 @@ use tokio_util::task::TaskTracker;
 
 /// Longest wait for a group to have an owner that can be reached.
 pub const OWNER_WAIT: Duration = Duration::from_secs(10);
-/// Longest wait for a connection to be closed by its host.
-pub const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
+/// Longest wait for a connection to be closed by its host; the owner's own, of 5 s, is below it.
+pub const TAKE_OVER_WAIT: Duration = Duration::from_secs(6);
 /// Requests of peers being answered at a time; more are refused as unavailable.
 const INCOMING_MAX: usize = 65_536;
 
@@ -230,7 +230,7 @@ impl HostSide for Directory {
         let shared = Arc::clone(&self.shared);
         let (host, client_id) = (host.clone(), client_id.to_owned());
         Box::pin(async move {
-            // After 5 s the owner goes on: whatever the host still does for the old connection carries an older epoch.
+            // The owner goes on before that: whatever the host still does for the old connection carries an older epoch.
             let _ = timeout(TAKE_OVER_WAIT, shared.take_over(&host, client_id, connection)).await;
         })
     }

@@ -176,10 +176,11 @@ impl Group {
     fn handle_job(&mut self, job: Job) {
         match job {
             Job::Loaded(loaded) => self.handle_loaded(loaded),
-            Job::TakenOver { client_id, turn } => {
+            Job::TakenOver { client_id, turn, is_closed } => {
                 // The old connection's host reported its end, and what it had in flight, before it answered.
                 let notices = self.inbox.notices.take_now();
                 self.handle_notices(notices);
+                self.forget_replaced(&client_id, turn, is_closed);
                 self.handle_taken_over(&client_id, turn);
             }
             Job::Read { partition, reader, event } => self.handle_read(partition, reader, event),

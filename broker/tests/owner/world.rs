@@ -23,6 +23,7 @@ use tidemill_core::message::Message;
 use tidemill_core::packet::{QoS, RetainHandling, SubscriptionOptions, Version};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning, QueueKind};
 use tidemill_core::record::{Origin, Record, RecordBody};
+use tidemill_core::session::in_flight::InFlight;
 use tidemill_core::topic::{SubscriptionTarget, TopicName};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -183,6 +184,13 @@ impl World {
     pub(crate) fn report_detach(&self, client: &Client) {
         let (client_id, connection) = (client.id.clone(), client.grant.connection);
         self.owner.detach(Detach { client_id, connection, session_expiry_secs: None, in_flight: None });
+    }
+
+    /// Ends a connection, whose host says what its session had in flight.
+    pub(crate) fn report_in_flight(&self, client: &Client, in_flight: InFlight) {
+        let (client_id, connection) = (client.id.clone(), client.grant.connection);
+        let in_flight = Some(Box::new(in_flight));
+        self.owner.detach(Detach { client_id, connection, session_expiry_secs: None, in_flight });
     }
 
     pub(crate) async fn subscribe(

@@ -1,12 +1,9 @@
 //! What may be subscribed to, and what is answered else.
 
-use crate::broker::Broker;
+use crate::broker::{Broker, CLUSTER};
 use crate::client::{Client, options};
 use crate::world::{VERSIONS, entry, member, number, numbers, publish};
-use tidemill_core::packet::{QoS, SubscriptionOptions, Version};
-
-const CLUSTER: &str = "coordination: kubernetes\nkafka: {bootstrapServers: k}\n\
-                       peers: {tls: {caFile: a, certificateFile: b, keyFile: c}}\n";
+use tidemill_core::packet::{Packet, PacketId, QoS, Subscribe, SubscriptionOptions, Version};
 
 // MQTT-4.8.2-1, MQTT-4.8.2-2.
 #[tokio::test]
@@ -23,14 +20,14 @@ async fn a_share_without_name_or_filter_or_with_a_wildcard_in_its_name_is_refuse
         "$share/g/a#",
     ] {
         let mut client = Client::connect(broker.address(), Version::V5, "c").await;
-        let subscribe = tidemill_core::packet::Subscribe {
-            packet_id: tidemill_core::packet::PacketId::MIN,
+        let subscribe = Subscribe {
+            packet_id: PacketId::MIN,
             identifier: None,
             entries: vec![entry(filter, options(QoS::AtMostOnce))],
             user_properties: Vec::new(),
         };
 
-        client.send(tidemill_core::packet::Packet::Subscribe(subscribe)).await;
+        client.send(Packet::Subscribe(subscribe)).await;
 
         let disconnect = client.receive().await;
         assert_eq!((disconnect.first_byte, disconnect.body.first()), (0xE0, Some(&0x8F)), "{filter}");
@@ -44,14 +41,14 @@ async fn no_local_on_a_shared_subscription_is_a_protocol_error() {
     for filter in ["$share/g/t", "$queue/t"] {
         let mut client = Client::connect(broker.address(), Version::V5, "c").await;
         let no_local = SubscriptionOptions { no_local: true, ..options(QoS::AtMostOnce) };
-        let subscribe = tidemill_core::packet::Subscribe {
-            packet_id: tidemill_core::packet::PacketId::MIN,
+        let subscribe = Subscribe {
+            packet_id: PacketId::MIN,
             identifier: None,
             entries: vec![entry(filter, no_local)],
             user_properties: Vec::new(),
         };
 
-        client.send(tidemill_core::packet::Packet::Subscribe(subscribe)).await;
+        client.send(Packet::Subscribe(subscribe)).await;
 
         let disconnect = client.receive().await;
         assert_eq!((disconnect.first_byte, disconnect.body.first()), (0xE0, Some(&0x82)), "{filter}");

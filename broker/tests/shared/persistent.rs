@@ -2,6 +2,7 @@
 
 use crate::broker::Broker;
 use crate::client::{Client, connect};
+use crate::standalone::Standalone;
 use crate::world::{
     VERSIONS, dropped, entry, lose, member, member_with, narrow, number, numbers, publish, publish_at_2,
     session, take, take_all,
@@ -246,5 +247,34 @@ async fn qos_2_that_was_sent_stays_with_the_persistent_session_and_what_was_not_
         away.ack(AckKind::PubComp, 2).await;
         assert_eq!(away.ping().await.len(), 1, "PUBREL of the second");
         assert_eq!(dropped(&broker, "shared_member_lost"), 0);
+    }
+}
+
+#[tokio::test]
+async fn the_owner_keeps_the_membership_over_a_reconnect_and_the_log_has_no_record_for_it() {
+    for version in VERSIONS {
+        let broker = Standalone::start().await;
+        let (mut one, _) = Client::connect_with(broker.address(), session(version, "one")).await;
+        let asked = [("$share/g/t", QoS::AtLeastOnce), ("q", QoS::AtLeastOnce)];
+        assert!(one.subscribe(&asked).await.body.ends_with(&[1, 1]));
+        one.send(Packet::Disconnect(Disconnect::new(ReasonCode::SUCCESS))).await;
+        assert_eq!(one.receive_or_end().await, None);
+        let mut publisher = Client::connect(broker.address(), Version::V3_1_1, "p").await;
+        publish(&mut publisher, "t", 0..2).await;
+        publish(&mut publisher, "q", [2]).await;
+
+        let (mut one, connack) = Client::connect_with(broker.address(), session(version, "one")).await;
+
+        assert_eq!(connack.body[0], 1, "session present");
+        let mut taken = take_all(&mut one, 3).await;
+        taken.sort_unstable();
+        assert_eq!(taken, [0, 1, 2], "from the group and from the queue, each once");
+        publish(&mut publisher, "t", [3]).await;
+        assert_eq!(take(&mut one).await, 3);
+        assert!(numbers(&mut one).await.is_empty());
+        one.unsubscribe(&["$share/g/t"]).await;
+        publish(&mut publisher, "t", [4]).await;
+        assert!(numbers(&mut one).await.is_empty());
+        broker.running.stop().await;
     }
 }

@@ -24,7 +24,7 @@ const WAIT: Duration = Duration::from_secs(10);
 const WAITING_MAX: usize = 10_000;
 /// Longest client id of a persistent session: its keys must fit the store, those of its shorter filters included.
 const CLIENT_ID_BYTES_MAX: usize = KEY_BYTES_MAX / 2;
-/// Bound on closing the old connection; the host's own bound is below it.
+/// Bound on closing the old connection; the host's own bound is above it, so that its answer means that it is closed.
 const TAKE_OVER_WAIT: Duration = Duration::from_secs(5);
 
 /// An attach that has not begun.
@@ -119,9 +119,22 @@ impl Group {
         }
         self.jobs.push(async move {
             // After the bound the old connection counts as closed: its host drops what is not for the newest one.
-            drop(timeout(TAKE_OVER_WAIT, closed).await);
-            Job::TakenOver { client_id, turn }
+            let is_closed = timeout(TAKE_OVER_WAIT, closed).await.is_ok();
+            Job::TakenOver { client_id, turn, is_closed }
         });
+    }
+
+    /// The old connection's host did not report its end. If the host answered, that connection had not begun: what was
+    /// granted to it holds. Else nobody knows what it had in flight, and what was granted is not true any more.
+    pub(super) fn forget_replaced(&mut self, client_id: &ByteString, turn: u64, is_closed: bool) {
+        let Some(pending) = self.registry.pending(client_id).filter(|pending| pending.turn == turn) else {
+            return;
+        };
+        let Some(silent) = pending.replaced.take() else { return };
+        if !is_closed || self.parts.surroundings.is_dead(&silent.host) {
+            let partition = self.partition_of(client_id);
+            self.keep_in_flight(partition, client_id, silent.session, Some(Box::default()));
+        }
     }
 
     /// The old connection is closed: finds or makes the session, and grants when it is stored.
@@ -130,12 +143,7 @@ impl Group {
             return;
         };
         let request = pending.request.clone();
-        let silent = pending.replaced.take();
         let partition = self.partition_of(client_id);
-        if let Some(silent) = silent {
-            // Its host did not say in time what was in flight; what was before is not true any more.
-            self.keep_in_flight(partition, client_id, silent.session, Some(Box::default()));
-        }
         let granted = if self.served(partition).is_some() {
             Some(self.find_session(partition, &request))
         } else if request.lifetime == SessionLifetime::Clean && request.clean_start {

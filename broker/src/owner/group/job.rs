@@ -15,11 +15,13 @@ use tokio::time::sleep;
 pub(super) enum Job {
     /// The group was opened, or not.
     Loaded(LoadOutcome),
-    /// The old connection of a client is closed.
+    /// The old connection of a client is closed, or counts as closed.
     TakenOver {
         client_id: ByteString,
         /// Which of the attaches waits for it.
         turn: u64,
+        /// Its host said so; else the bound has passed.
+        is_closed: bool,
     },
     /// The armed read at the head of a partition.
     Read { partition: Partition, reader: Box<dyn LogReader>, event: Result<ReadEvent, ReadError> },
