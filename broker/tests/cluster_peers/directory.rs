@@ -109,6 +109,16 @@ async fn an_attach_waits_for_an_owner_and_follows_it_when_it_changes() {
     assert!(nodes[1].seen().attached.is_empty());
 }
 
+fn detach_in_flight() -> Detach {
+    let in_flight = InFlight { received: vec![PacketId::MIN], ..InFlight::default() };
+    Detach {
+        client_id: "client".into(),
+        connection: CONNECTION,
+        session_expiry_secs: None,
+        in_flight: Some(Box::new(in_flight)),
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn deliveries_acknowledgements_and_detach_keep_their_order_between_brokers() {
     let nodes = three(LONG).await;
@@ -127,13 +137,7 @@ async fn deliveries_acknowledgements_and_detach_keep_their_order_between_brokers
             record: record.clone(),
         }],
     };
-    let in_flight = InFlight { received: vec![PacketId::MIN], ..InFlight::default() };
-    let detach = Detach {
-        client_id: "client".into(),
-        connection: CONNECTION,
-        session_expiry_secs: None,
-        in_flight: Some(Box::new(in_flight)),
-    };
+    let detach = detach_in_flight();
 
     for offset in 0..50 {
         nodes[1].node.directory().deliver(&nodes[0].member, deliver(offset));
@@ -157,6 +161,22 @@ async fn a_takeover_closes_the_connection_at_its_host_and_does_not_wait_for_a_de
 
     assert_eq!(nodes[0].seen().taken_over, vec![("client".to_owned(), CONNECTION)]);
     assert!(nodes[2].seen().taken_over.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_taken_over_connection_had_in_flight_is_at_the_owner_before_the_answer_that_it_is_closed() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    nodes[0].around.closes_slowly.send_replace(true);
+    let take_over = nodes[1].node.directory().take_over(&nodes[0].member, "client", CONNECTION);
+    let taking_over = tokio::spawn(take_over);
+    nodes[0].until("takeover", |seen| !seen.taken_over.is_empty()).await;
+
+    nodes[0].node.directory().detach(detach_in_flight());
+    nodes[0].around.closes_slowly.send_replace(false);
+    taking_over.await.unwrap();
+
+    assert_eq!(nodes[1].seen().detached, vec![detach_in_flight()]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -94,6 +94,8 @@ pub(crate) struct Surroundings {
     pub(crate) kept: Mutex<Vec<ForwardDone>>,
     pub(crate) attachments: Mutex<Vec<Attachment>>,
     pub(crate) refuses: Mutex<Option<OwnerError>>,
+    /// Connections that are taken over close when it becomes false.
+    pub(crate) closes_slowly: watch::Sender<bool>,
     counter: Mutex<u32>,
 }
 
@@ -207,7 +209,8 @@ impl HostSide for Surroundings {
     }
     fn take_over(&self, _: &Member, client_id: &str, connection: ConnectionEpoch) -> BoxFuture<'static, ()> {
         self.note(|seen| seen.taken_over.push((client_id.to_owned(), connection)));
-        Box::pin(std::future::ready(()))
+        let mut slowly = self.closes_slowly.subscribe();
+        Box::pin(async move { drop(slowly.wait_for(|slowly| !slowly).await) })
     }
 }
 
@@ -269,6 +272,7 @@ impl TestNode {
             kept: Mutex::default(),
             attachments: Mutex::default(),
             refuses: Mutex::default(),
+            closes_slowly: watch::Sender::new(false),
             counter: Mutex::default(),
         });
         node.start(LocalParts {

@@ -48,8 +48,8 @@ pub struct AckWindow {
     /// Ticket of the first slot.
     first: u64,
     slots: VecDeque<Slot>,
-    /// Packet ids received at QoS 2 and not released. Boxed: most connections have none, ever.
-    received: Option<Box<BTreeMap<PacketId, Receipt>>>,
+    /// Packet ids received at QoS 2 and not released. Allocates nothing before the first one.
+    received: BTreeMap<PacketId, Receipt>,
 }
 
 #[derive(Debug)]
@@ -80,25 +80,21 @@ impl AckWindow {
             quota_used: 0,
             first: 0,
             slots: VecDeque::new(),
-            received: None,
+            received: BTreeMap::new(),
         }
     }
 
     /// Goes on with the packet ids that a former connection received at QoS 2 and did not see released. At most 65,535.
     #[must_use]
     pub fn resume(version: Version, maximum: u16, received: Vec<PacketId>) -> Self {
-        let mut window = Self::new(version, maximum);
-        if !received.is_empty() {
-            let receipt = Receipt { has_slot: false, is_counted: false };
-            window.received = Some(Box::new(received.into_iter().map(|id| (id, receipt)).collect()));
-        }
-        window
+        let receipt = Receipt { has_slot: false, is_counted: false };
+        let received = received.into_iter().map(|id| (id, receipt)).collect();
+        Self { received, ..Self::new(version, maximum) }
     }
 
     /// A PUBLISH with `qos` above 0 came.
     pub fn open(&mut self, packet_id: PacketId, qos: QoS, now: u64) -> Opened {
-        let receipt = self.received.as_mut().and_then(|received| received.get_mut(&packet_id));
-        if let (QoS::ExactlyOnce, Some(receipt)) = (qos, receipt) {
+        if let (QoS::ExactlyOnce, Some(receipt)) = (qos, self.received.get_mut(&packet_id)) {
             if !receipt.has_slot {
                 receipt.has_slot = true;
                 let outcome = Some(ReasonCode::SUCCESS);
@@ -110,11 +106,10 @@ impl AckWindow {
             return Opened::Full;
         }
         // A 3.x client cannot be told; its QoS 1 publish is none the worse for it.
-        let is_in_use =
-            self.is_v5 && self.received.as_ref().is_some_and(|received| received.contains_key(&packet_id));
+        let is_in_use = self.is_v5 && self.received.contains_key(&packet_id);
         if qos == QoS::ExactlyOnce {
             let receipt = Receipt { has_slot: true, is_counted: true };
-            self.received.get_or_insert_default().insert(packet_id, receipt);
+            self.received.insert(packet_id, receipt);
         }
         self.quota_used += 1;
         let ticket = Ticket(self.first + u64::try_from(self.slots.len()).unwrap_or(u64::MAX));
@@ -147,8 +142,7 @@ impl AckWindow {
         }
         if reason.is_failure() {
             self.forget(packet_id);
-        } else if let Some(receipt) = self.received.as_mut().and_then(|received| received.get_mut(&packet_id))
-        {
+        } else if let Some(receipt) = self.received.get_mut(&packet_id) {
             receipt.has_slot = false;
         }
         Some(ReadyAck { kind: AckKind::PubRec, packet_id, reason, opened_at })
@@ -157,8 +151,7 @@ impl AckWindow {
     /// PUBREL came: the packet id is free. False if it was not received, or if its PUBREC has not left: the answer is
     /// then PUBCOMP with 0x92, all the same.
     pub fn release(&mut self, packet_id: PacketId) -> bool {
-        let receipt = self.received.as_ref().and_then(|received| received.get(&packet_id));
-        if receipt.is_none_or(|receipt| receipt.has_slot) {
+        if self.received.get(&packet_id).is_none_or(|receipt| receipt.has_slot) {
             return false;
         }
         self.forget(packet_id);
@@ -166,7 +159,7 @@ impl AckWindow {
     }
 
     fn forget(&mut self, packet_id: PacketId) {
-        let receipt = self.received.as_mut().and_then(|received| received.remove(&packet_id));
+        let receipt = self.received.remove(&packet_id);
         self.quota_used -= usize::from(receipt.is_some_and(|receipt| receipt.is_counted));
     }
 
@@ -198,7 +191,7 @@ impl AckWindow {
     /// The connection has ended: packet ids received at QoS 2 and not released. One whose publish failed, or has no
     /// outcome, is not among them: the client repeats it, and it is then published again rather than lost.
     pub fn take_received(&mut self) -> Vec<PacketId> {
-        let mut received = self.received.take().map(|received| *received).unwrap_or_default();
+        let mut received = std::mem::take(&mut self.received);
         for slot in self.slots.iter().filter(|slot| slot.qos == QoS::ExactlyOnce) {
             if slot.outcome.is_none_or(ReasonCode::is_failure) {
                 received.remove(&slot.packet_id);

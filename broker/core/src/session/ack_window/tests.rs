@@ -163,9 +163,10 @@ impl Model {
                 AckKind::PubRec => {
                     self.received.insert(packet_id);
                 }
-                _ => {
+                AckKind::PubAck => {
                     self.counted.remove(&packet_id);
                 }
+                AckKind::PubRel | AckKind::PubComp => panic!("{kind:?} is no first acknowledgement"),
             }
         }
         assert!(self.due.first().is_none_or(|(_, _, outcome)| outcome.is_none()));
