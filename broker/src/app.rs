@@ -9,6 +9,7 @@ pub use data_path::{DataPath, Foundation, Wiring};
 use crate::admin::{Admin, AdminError, AdminParts};
 use crate::connection::{ConnectionThreads, Services, default_count};
 use crate::listener::{BindError, ConnectionCount, Listener};
+use crate::router::Router;
 use futures::future::BoxFuture;
 use std::io;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use tidemill_contract::config::{Config, ConfigError};
 use tidemill_core::packet::ReasonCode;
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 /// Clients have this long to be told and closed when the broker stops.
@@ -44,6 +46,9 @@ pub enum StartError {
     #[error("metrics cannot be registered")]
     Metrics(#[from] prometheus::Error),
 }
+
+/// How late the end of a session is noticed by the groups that it was a member of, at most.
+const SHARED_SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// A running broker.
 pub struct Running {
@@ -98,6 +103,7 @@ pub async fn start(
     tasks.spawn(admin.serve());
     let wills = Arc::clone(&services.wills);
     tasks.spawn(async move { wills.run().await });
+    tasks.spawn(sweep_shared(Arc::clone(&data_path.router)));
     let connections = ConnectionCount::new(descriptors::make_room_for_clients(config.limits.connections));
     for listener in listeners {
         let (services, threads) = (Arc::clone(&services), Arc::clone(&threads));
@@ -116,6 +122,16 @@ pub async fn start(
         leave: Some(wiring.leave),
         failed: wiring.failed,
     })
+}
+
+/// Looks after the groups of shared subscriptions. Runs until it is dropped.
+async fn sweep_shared(router: Arc<Router>) {
+    let mut every = tokio::time::interval(SHARED_SWEEP_EVERY);
+    every.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        router.sweep_shared();
+    }
 }
 
 impl Running {

@@ -6,6 +6,7 @@ mod input;
 mod packets;
 mod retained;
 mod services;
+mod shared;
 mod subscriptions;
 mod sweep;
 mod threads;
@@ -151,6 +152,7 @@ impl Connection {
             session_expiry_secs: None,
         };
         connection.restore(grant.subscriptions);
+        connection.begin_shared();
         connection
     }
 
@@ -179,6 +181,7 @@ impl Connection {
             CloseReason::Broker(_) => ClosedBy::Broker,
         });
         self.forget_subscriptions();
+        self.end_shared();
         if reason != CloseReason::ClientDisconnect(ReasonCode::SUCCESS)
             && let Some(will) = self.will.take()
         {
@@ -263,6 +266,10 @@ impl Connection {
         let outcome = self.handle_input(&mut buffer, &mut turn);
         self.input.put_back(buffer);
         self.report_acked();
+        // What waits for a new member follows its SUBACK.
+        if !self.work.is_under_way() {
+            self.drain_shared(&mut turn);
+        }
         turn.finish();
         Poll::Ready(outcome)
     }

@@ -7,10 +7,12 @@ mod acks;
 mod buffer;
 mod deliver;
 mod flush;
+mod shared;
 mod turn;
 
 pub use deliver::{LiveDelivery, QueueDeliveries, TakenDeliveries};
 pub use flush::{Flush, Probe};
+pub use shared::Offer;
 pub use turn::Turn;
 pub(crate) use turn::{monotonic_us, unix_ms};
 
@@ -21,7 +23,7 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use tidemill_codec::Encoder;
 use tidemill_core::packet::{Ack, AckKind, Packet, ReasonCode, Version};
@@ -72,6 +74,8 @@ pub enum CloseReason {
 pub struct Mailbox {
     id: u64,
     context: Arc<MailboxContext>,
+    /// Deliveries above QoS 0 in flight or waiting, as of the last change.
+    load: AtomicUsize,
     inner: Mutex<Inner>,
 }
 
@@ -135,7 +139,7 @@ impl Mailbox {
             is_room_awaited: false,
         };
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Self { id, context, inner: Mutex::new(inner) })
+        Arc::new(Self { id, context, load: AtomicUsize::new(0), inner: Mutex::new(inner) })
     }
 
     /// Unique among all connections of this process.
@@ -184,6 +188,7 @@ impl Mailbox {
         if deliver::encode_pending(&mut inner, &self.context, turn, &mut done) || !released.is_empty() {
             self.mark_dirty(&mut inner, turn);
         }
+        self.note_load(&inner);
         debug_assert!(done.is_empty(), "nothing is here from the queue yet");
     }
 

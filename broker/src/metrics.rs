@@ -22,10 +22,16 @@ pub enum DropReason {
     NoConnection,
     /// Not retained, because retained messages have reached their bound.
     RetainedFull,
+    /// The oldest of what waited for the members of a shared subscription, to make room for newer ones.
+    SharedBacklogFull,
+    /// Of a shared subscription that has lost its last member.
+    NoSharedMember,
+    /// A QoS 2 message of a shared subscription, sent to a clean session whose connection ended before it was complete.
+    SharedMemberLost,
 }
 
 impl DropReason {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 10] = [
         Self::MailboxFull,
         Self::SlowClientClosed,
         Self::Expired,
@@ -33,6 +39,9 @@ impl DropReason {
         Self::Unrepresentable,
         Self::NoConnection,
         Self::RetainedFull,
+        Self::SharedBacklogFull,
+        Self::NoSharedMember,
+        Self::SharedMemberLost,
     ];
 
     fn label(self) -> &'static str {
@@ -44,6 +53,9 @@ impl DropReason {
             Self::Unrepresentable => "unrepresentable",
             Self::NoConnection => "no_connection",
             Self::RetainedFull => "retained_full",
+            Self::SharedBacklogFull => "shared_backlog_full",
+            Self::NoSharedMember => "no_shared_member",
+            Self::SharedMemberLost => "shared_member_lost",
         }
     }
 }
@@ -85,6 +97,7 @@ struct Instruments {
     unknown_acks: IntCounter,
     retained: IntGauge,
     retained_bytes: IntGauge,
+    redistributed: IntCounter,
 }
 
 /// 10 µs to 10 s.
@@ -138,6 +151,11 @@ impl Metrics {
             )?,
             retained: gauge(&registry, "retained_messages", "Retained messages")?,
             retained_bytes: gauge(&registry, "retained_bytes", "Memory of retained messages")?,
+            redistributed: counter(
+                &registry,
+                "shared_redistributed_total",
+                "Messages of shared subscriptions taken back from lost members for others",
+            )?,
             registry,
         };
         Ok(Self(Arc::new(instruments)))
@@ -191,6 +209,16 @@ impl Metrics {
 
     pub(crate) fn add_sent(&self, by_qos: [u64; 3], bytes: u64) {
         add(&self.0.sent, by_qos, &self.0.sent_bytes, bytes);
+    }
+
+    /// So many messages did not reach a receiver.
+    pub fn count_drops(&self, reason: DropReason, count: usize) {
+        self.0.drops[reason as usize].inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+
+    /// A member of a shared subscription was lost, and so many of its messages go to others.
+    pub fn count_redistributed(&self, count: usize) {
+        self.0.redistributed.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
     /// A message did not reach a receiver.

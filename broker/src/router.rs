@@ -7,6 +7,7 @@ mod probe;
 mod publish;
 mod retained;
 mod routes;
+mod shared;
 mod tables;
 
 pub use live::LiveSubscription;
@@ -14,6 +15,7 @@ pub use matches::{Publisher, RouteCache};
 pub use probe::RouterProbe;
 pub use publish::PublishDone;
 pub use retained::{RetainedProgress, RetainedRequest};
+pub use shared::{MemberLeaves, SharedSubscription};
 
 use crate::cluster::{Forwarder, RouteExchange};
 use crate::log::Log;
@@ -22,6 +24,7 @@ use live::Announced;
 use parking_lot::Mutex;
 use retained::Retained;
 use routes::KnownRoutes;
+use shared::Groups;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -39,6 +42,7 @@ pub struct Router {
     unknown_partitions: AtomicU64,
     known: Mutex<KnownRoutes>,
     announced: Mutex<Announced>,
+    shared: Groups,
     links: OnceLock<Links>,
     /// Counts the QoS 2 publishes of this incarnation.
     exactly_once: AtomicU64,
@@ -65,6 +69,7 @@ impl Router {
             unknown_partitions: AtomicU64::new(unknown),
             known: Mutex::new(KnownRoutes::default()),
             announced: Mutex::new(Announced::default()),
+            shared: Groups::new(),
             links: OnceLock::new(),
             exactly_once: AtomicU64::new(0),
             retained: OnceLock::new(),

@@ -25,13 +25,13 @@ fn entry(filter: &str, options: SubscriptionOptions) -> SubscribeEntry {
 
 #[tokio::test]
 async fn every_filter_has_a_reason_code_of_its_own() {
-    let broker = Broker::start_with("limits: {subscriptions: 4}\n").await;
+    let broker = Broker::start_with("limits: {subscriptions: 5}\n").await;
     let deep = "a/".repeat(128);
     let filters = [
         ("a", QoS::AtMostOnce),
         ("b/#", QoS::AtLeastOnce),
         ("c", QoS::ExactlyOnce),
-        ("$share/g/d", QoS::AtMostOnce),
+        ("$share/g/d", QoS::AtLeastOnce),
         (&deep, QoS::AtMostOnce),
         ("a", QoS::AtLeastOnce),
         ("e", QoS::AtMostOnce),
@@ -39,11 +39,11 @@ async fn every_filter_has_a_reason_code_of_its_own() {
     ];
 
     let mut v5 = Client::connect(broker.address(), Version::V5, "v5").await;
-    assert_eq!(v5.subscribe(&filters).await.body, [0, 1, 0, 0, 1, 2, 0x9E, 0x8F, 1, 0, 0x97]);
+    assert_eq!(v5.subscribe(&filters).await.body, [0, 1, 0, 0, 1, 2, 1, 0x8F, 1, 0, 0x97]);
     let mut v3 = Client::connect(broker.address(), Version::V3_1_1, "v3").await;
-    assert_eq!(v3.subscribe(&filters).await.body, [0, 1, 0, 1, 2, 0x80, 0x80, 1, 0, 0x80]);
+    assert_eq!(v3.subscribe(&filters).await.body, [0, 1, 0, 1, 2, 1, 0x80, 1, 0, 0x80]);
 
-    let unsuback = v5.unsubscribe(&["a", "nothing", "$share/g/d", "a"]).await;
+    let unsuback = v5.unsubscribe(&["a", "nothing", "$share/h/d", "a"]).await;
     assert_eq!(unsuback.body, [0, 1, 0, 0, 0x11, 0x11, 0x11]);
     assert_eq!(v5.subscribe(&[("f", QoS::AtMostOnce)]).await.body, [0, 1, 0, 0], "there is room again");
 }

@@ -110,8 +110,8 @@ fn refuse(error: rmqtt_codec::error::DecodeError) -> DecodeError {
 fn check_topic_filter(text: &ByteString) -> Result<IsShared, DecodeError> {
     match SubscriptionTarget::parse(text) {
         Ok(SubscriptionTarget::Filter(_)) => Ok(IsShared::No),
-        Ok(SubscriptionTarget::Shared { .. }) => Ok(IsShared::Yes),
-        Err(TopicError::TooDeep) if text.starts_with("$share/") => Ok(IsShared::Yes),
+        Ok(SubscriptionTarget::Shared(_)) => Ok(IsShared::Yes),
+        Err(TopicError::TooDeep) if SubscriptionTarget::is_shared_text(text) => Ok(IsShared::Yes),
         Err(TopicError::TooDeep) => Ok(IsShared::No),
         Err(
             TopicError::Empty

@@ -2,9 +2,11 @@
 
 mod check;
 mod sections;
+mod shared;
 
 pub use check::ConfigError;
 pub use sections::*;
+pub use shared::{SharedGroup, SharedStrategy, SharedSubscriptions};
 
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +41,8 @@ pub struct Config {
     pub peers: Option<Peers>,
     /// Persistent sessions.
     pub sessions: Sessions,
+    /// Shared subscriptions. Not with `coordination: kubernetes`, which does not serve them yet.
+    pub shared_subscriptions: SharedSubscriptions,
     /// Bounds.
     pub limits: Limits,
     /// Threads that serve connections. Default: one up to two cores, else cores - 1.

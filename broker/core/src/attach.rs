@@ -6,7 +6,7 @@ use crate::packet::{QoS, ReasonCode, SubscriptionOptions, Version, Will};
 use crate::partition::{Offset, Partition, QueueKind};
 use crate::record::Record;
 use crate::session::in_flight::InFlight;
-use crate::topic::TopicFilter;
+use crate::topic::SubscriptionTarget;
 use bytestring::ByteString;
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ pub struct AttachGrant {
     pub connection: ConnectionEpoch,
     /// Whether the owner had the session. Its routes are live.
     pub session_present: bool,
-    /// The subscriptions of a resumed session, in filter order.
+    /// The subscriptions of a resumed session: the plain ones in filter order, then the shared ones.
     pub subscriptions: Vec<StoredSubscription>,
     /// What a resumed session has in flight, if the owner knows; what it does not know of goes out anew, under packet ids
     /// from 1.
@@ -94,8 +94,8 @@ pub struct AttachGrant {
 /// One subscription as the owner keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredSubscription {
-    /// The filter.
-    pub filter: TopicFilter,
+    /// What is subscribed to. A shared one is stored with the session, but its messages do not take its queue.
+    pub target: SubscriptionTarget,
     /// How to deliver.
     pub options: SubscriptionOptions,
     /// 5.0 subscription identifier.
@@ -178,8 +178,8 @@ pub struct UnsubscribeRequest {
     pub client_id: ByteString,
     /// Which connection asks.
     pub connection: ConnectionEpoch,
-    /// Which filters, in order.
-    pub filters: Vec<TopicFilter>,
+    /// What to end, in order.
+    pub targets: Vec<SubscriptionTarget>,
 }
 
 /// One reason code for each entry of the request, in order. SUBACK and UNSUBACK may leave when it arrives: what they

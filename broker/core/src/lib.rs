@@ -14,6 +14,7 @@ pub mod queue;
 pub mod record;
 pub mod retained;
 pub mod session;
+pub mod shared;
 pub mod state;
 pub mod time;
 pub mod topic;

@@ -41,7 +41,7 @@ pub enum TopicError {
     /// `+` or `#` beside other characters, or `#` before the last level.
     #[error("wildcard does not fill its level, or # is not the last level")]
     MisplacedWildcard,
-    /// `$share` without name or filter, or with a wildcard in its name.
+    /// `$share` without name or filter, or with a wildcard in its name; `$queue` without filter.
     #[error("shared subscription is not $share/name/filter")]
     MalformedShare,
 }
@@ -149,18 +149,40 @@ impl TopicFilter {
     }
 }
 
-/// What one entry of a SUBSCRIBE names.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// ShareName of the group that `$queue/filter` names: the text is an alias of `$share/$queue/filter`.
+pub const QUEUE_SHARE: &str = "$queue";
+
+const SHARE_PREFIX: &str = "$share/";
+const QUEUE_PREFIX: &str = "$queue/";
+
+/// A shared subscription: the ShareName and the filter together name the group (MQTT 5.0 section 4.8.2).
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SharedFilter {
+    share: ByteString,
+    filter: TopicFilter,
+}
+
+impl SharedFilter {
+    /// The ShareName: not empty, without `/`, `+` and `#`.
+    #[must_use]
+    pub fn share(&self) -> &ByteString {
+        &self.share
+    }
+
+    /// What the group subscribes to.
+    #[must_use]
+    pub fn filter(&self) -> &TopicFilter {
+        &self.filter
+    }
+}
+
+/// What one entry of a SUBSCRIBE or UNSUBSCRIBE names. Its text form is `Display`; parsing it gives the same target.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SubscriptionTarget {
     /// A plain filter.
     Filter(TopicFilter),
-    /// `$share/name/filter`.
-    Shared {
-        /// The `ShareName`.
-        share: ByteString,
-        /// The filter behind it.
-        filter: TopicFilter,
-    },
+    /// `$share/name/filter`, or its alias `$queue/filter`.
+    Shared(SharedFilter),
 }
 
 impl SubscriptionTarget {
@@ -170,14 +192,33 @@ impl SubscriptionTarget {
     ///
     /// [`TopicError`]: answer 0x8F (topic filter invalid) for this entry.
     pub fn parse(text: &ByteString) -> Result<Self, TopicError> {
-        let Some(rest) = text.strip_prefix("$share/") else {
+        let (share, filter) = if let Some(filter) = text.strip_prefix(QUEUE_PREFIX) {
+            (QUEUE_SHARE, filter)
+        } else if let Some(rest) = text.strip_prefix(SHARE_PREFIX) {
+            rest.split_once('/').ok_or(TopicError::MalformedShare)?
+        } else {
             return TopicFilter::parse(text.clone()).map(Self::Filter);
         };
-        let (share, filter) = rest.split_once('/').ok_or(TopicError::MalformedShare)?;
         if share.is_empty() || filter.is_empty() || share.contains(['+', '#']) {
             return Err(TopicError::MalformedShare);
         }
-        Ok(Self::Shared { share: share.into(), filter: TopicFilter::parse(filter)? })
+        check_text(share)?;
+        Ok(Self::Shared(SharedFilter { share: share.into(), filter: TopicFilter::parse(filter)? }))
+    }
+
+    /// Whether `text`, well-formed or not, begins as a shared subscription does.
+    #[must_use]
+    pub fn is_shared_text(text: &str) -> bool {
+        text.starts_with(SHARE_PREFIX) || text.starts_with(QUEUE_PREFIX)
+    }
+
+    /// The filter, without the ShareName.
+    #[must_use]
+    pub fn filter(&self) -> &TopicFilter {
+        match self {
+            Self::Filter(filter) => filter,
+            Self::Shared(shared) => shared.filter(),
+        }
     }
 }
 
@@ -221,6 +262,27 @@ impl fmt::Debug for TopicFilter {
     }
 }
 
+impl fmt::Display for SharedFilter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{SHARE_PREFIX}{}/{}", self.share, self.filter)
+    }
+}
+
+impl fmt::Debug for SharedFilter {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "\"{self}\"")
+    }
+}
+
+impl fmt::Display for SubscriptionTarget {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Filter(filter) => filter.fmt(formatter),
+            Self::Shared(shared) => shared.fmt(formatter),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,12 +322,38 @@ mod tests {
         for filter in ["a/#/b", "a#", "+a", "a/b+/c", "##", "a/#b"] {
             assert_eq!(TopicFilter::parse(filter).unwrap_err(), TopicError::MisplacedWildcard, "{filter}");
         }
-        for shared in ["$share/", "$share/g", "$share//f", "$share/g/", "$share/g+/f"] {
+        for shared in
+            ["$share/", "$share/g", "$share//f", "$share/g/", "$share/g+/f", "$share/#/f", "$queue/"]
+        {
             assert_eq!(
                 SubscriptionTarget::parse(&shared.into()).unwrap_err(),
                 TopicError::MalformedShare,
                 "{shared}"
             );
+        }
+    }
+
+    #[test]
+    fn a_shared_subscription_is_named_by_share_and_filter_and_its_text_names_it_again() {
+        let cases = [
+            ("$share/g/a/+", "g", "a/+", "$share/g/a/+"),
+            ("$share/g//", "g", "/", "$share/g//"),
+            ("$share/$queue/a", "$queue", "a", "$share/$queue/a"),
+            ("$queue/a/#", "$queue", "a/#", "$share/$queue/a/#"),
+            ("$queue/$SYS/x", "$queue", "$SYS/x", "$share/$queue/$SYS/x"),
+        ];
+
+        for (text, share, filter, canonical) in cases {
+            let target = SubscriptionTarget::parse(&text.into()).unwrap();
+            let SubscriptionTarget::Shared(shared) = &target else { panic!("{text} is shared") };
+            assert_eq!((&**shared.share(), shared.filter().as_str()), (share, filter), "{text}");
+            assert_eq!(target.to_string(), canonical);
+            assert_eq!(SubscriptionTarget::parse(&canonical.into()), Ok(target));
+        }
+        for plain in ["$share", "$queue", "$shared/g/a", "a/$share/g/b"] {
+            let target = SubscriptionTarget::parse(&plain.into()).unwrap();
+            assert!(matches!(target, SubscriptionTarget::Filter(_)), "{plain}");
+            assert_eq!(target.to_string(), plain);
         }
     }
 }

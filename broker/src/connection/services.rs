@@ -10,7 +10,7 @@ use crate::router::Router;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tidemill_contract::config::{Config, Coordination, Limits};
+use tidemill_contract::config::{Config, Coordination, Limits, SharedSubscriptions};
 use tidemill_core::member::Member;
 use tidemill_core::partition::Partitioning;
 use tidemill_core::session::features::Features;
@@ -24,6 +24,8 @@ pub struct Services {
     pub features: Features,
     /// Bounds.
     pub limits: Limits,
+    /// How groups share their messages.
+    pub shared_subscriptions: SharedSubscriptions,
     /// Longest session expiry in seconds.
     pub max_expiry_secs: u32,
     /// Placement of sessions.
@@ -96,6 +98,7 @@ impl Services {
             own,
             features: Self::features_of(config),
             limits: config.limits.clone(),
+            shared_subscriptions: config.shared_subscriptions.clone(),
             max_expiry_secs: config.sessions.max_expiry_secs,
             partitioning,
             validity,

@@ -1,12 +1,15 @@
 //! SUBSCRIBE and UNSUBSCRIBE: one after the other, in the background of the connection, so that nothing else of the
 //! client waits for a gate.
 
+mod planned;
+
 use super::Connection;
 use crate::cluster::LiveClass;
 use crate::mailbox::{CloseReason, Turn};
 use crate::router::{LiveSubscription, RetainedRequest};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use planned::Planned;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::{Context, Poll};
 use tidemill_core::attach::{
@@ -38,7 +41,7 @@ enum Stage {
         Lowered,
     ),
     /// The owner of a persistent session ends subscriptions.
-    Unsubscribing(BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>, Planned<TopicFilter>),
+    Unsubscribing(BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>, Planned<SubscriptionTarget>),
     /// Peers hear of live routes; then the answer leaves, and retained messages follow it.
     Gate(BoxFuture<'static, ()>, Packet, Vec<RetainedRequest>),
 }
@@ -47,43 +50,11 @@ enum Stage {
 /// the durable ones, so that no message falls in between (MQTT-3.8.4-4).
 struct Lowered(Vec<StoredSubscription>);
 
-/// The entries of one packet: those that are refused already, and those that go on.
-struct Planned<T> {
-    packet_id: PacketId,
-    entries: Vec<Result<T, ReasonCode>>,
-}
-
-impl<T> Planned<T> {
-    /// The reasons in order: the refusals, and one of `answers` for each entry that went on.
-    fn reasons(&self, answers: impl IntoIterator<Item = ReasonCode>) -> Vec<ReasonCode> {
-        let mut answers = answers.into_iter();
-        let mut next = || answers.next().unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
-        self.entries.iter().map(|entry| entry.as_ref().map_or_else(|reason| *reason, |_| next())).collect()
-    }
-}
-
-impl Planned<StoredSubscription> {
-    /// What goes on, each filter once: of several entries with one filter the last one counts (MQTT 5.0 section
-    /// 3.8.4).
-    fn newest(&self) -> Vec<StoredSubscription> {
-        let mut seen = BTreeSet::new();
-        let accepted = self.entries.iter().rev().filter_map(|entry| entry.as_ref().ok());
-        let mut newest: Vec<_> = accepted.filter(|entry| seen.insert(&entry.filter)).cloned().collect();
-        newest.reverse();
-        newest
-    }
-
-    /// The reason of each entry in order: its refusal, the failure of its filter, or the QoS that it asks for.
-    fn granted_reasons(&self, failure: impl Fn(&TopicFilter) -> Option<ReasonCode>) -> Vec<ReasonCode> {
-        let reason = |entry: &Result<StoredSubscription, ReasonCode>| match entry {
-            Ok(entry) => failure(&entry.filter).unwrap_or(granted(entry.options.qos)),
-            Err(refusal) => *refusal,
-        };
-        self.entries.iter().map(reason).collect()
-    }
-}
-
 impl SubscriptionWork {
+    pub(super) fn is_under_way(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.0.as_ref().is_some_and(|work| work.waiting.len() >= WAITING_MAX)
     }
@@ -92,8 +63,7 @@ impl SubscriptionWork {
 impl Connection {
     /// The subscriptions of a resumed session: what it gets at QoS 0 is served from memory again.
     pub(super) fn restore(&mut self, stored: Vec<StoredSubscription>) {
-        let live =
-            stored.into_iter().filter_map(|subscription| self.take_subscription(subscription)).collect();
+        let live = self.take_subscriptions(stored);
         drop(self.services.router.subscribe_live(&self.mailbox, live));
     }
 
@@ -134,6 +104,8 @@ impl Connection {
                     Poll::Ready(()) => {
                         self.mailbox.send(answer, &mut turn);
                         retained.drain(..).for_each(|request| self.retained.begin(request));
+                        // What waited for a member follows SUBACK.
+                        self.drain_shared(&mut turn);
                         None
                     }
                     Poll::Pending => {
@@ -205,7 +177,7 @@ impl Connection {
 
     /// Adds live receivers; the SUBACK leaves when peers have heard of them, at once if there are none.
     fn serve_live(&mut self, accepted: Vec<StoredSubscription>, answer: SubAck) -> Stage {
-        let live: Vec<_> = accepted.into_iter().filter_map(|entry| self.take_subscription(entry)).collect();
+        let live = self.take_subscriptions(accepted);
         let retained = live.iter().filter_map(|subscription| self.plan_retained(subscription)).collect();
         let gate = self.services.router.subscribe_live(&self.mailbox, live);
         Stage::Gate(gate, Packet::SubAck(answer), retained)
@@ -216,10 +188,11 @@ impl Connection {
         let mut lowered = Vec::new();
         let mut live = Vec::new();
         for entry in accepted.iter().filter(|entry| entry.options.qos == QoS::AtMostOnce) {
-            let former = self.subscriptions.get(&entry.filter);
+            let SubscriptionTarget::Filter(filter) = &entry.target else { continue };
+            let former = self.subscriptions.get(filter);
             if let Some(former) = former.filter(|former| former.options.qos > QoS::AtMostOnce) {
                 lowered.push(former);
-                live.extend(self.take_subscription(entry.clone()));
+                live.extend(self.take_subscriptions(vec![entry.clone()]));
             }
         }
         if live.is_empty() {
@@ -230,7 +203,7 @@ impl Connection {
 
     /// The owner did not lower these: their queue goes on.
     fn raise_again(&mut self, Lowered(former): &Lowered, accepted: &[StoredSubscription]) {
-        let is_kept = |former: &&StoredSubscription| accepted.iter().all(|new| new.filter != former.filter);
+        let is_kept = |former: &&StoredSubscription| accepted.iter().all(|new| new.target != former.target);
         let kept: Vec<_> = former.iter().filter(is_kept).cloned().collect();
         if !kept.is_empty() {
             self.restore(kept);
@@ -245,39 +218,41 @@ impl Connection {
     ) -> Option<Stage> {
         let asked = planned.newest();
         let mut answers = self.answers(answer, asked.len()).into_iter();
-        let failures: BTreeMap<TopicFilter, Option<ReasonCode>> = asked
+        let failures: BTreeMap<SubscriptionTarget, Option<ReasonCode>> = asked
             .iter()
             .map(|entry| {
                 let reason = answers.next().unwrap_or(ReasonCode::UNSPECIFIED_ERROR);
-                (entry.filter.clone(), reason.is_failure().then_some(reason))
+                (entry.target.clone(), reason.is_failure().then_some(reason))
             })
             .collect();
-        let failure = |filter: &TopicFilter| failures.get(filter).copied().flatten();
+        let failure = |target: &SubscriptionTarget| failures.get(target).copied().flatten();
         let reasons = planned.granted_reasons(failure);
-        let accepted: Vec<_> = asked.into_iter().filter(|entry| failure(&entry.filter).is_none()).collect();
+        let accepted: Vec<_> = asked.into_iter().filter(|entry| failure(&entry.target).is_none()).collect();
         self.raise_again(lowered, &accepted);
         Some(self.serve_live(accepted, SubAck { packet_id: planned.packet_id, reasons }))
     }
 
     fn begin_unsubscribe(&mut self, unsubscribe: &Unsubscribe, turn: &mut Turn) -> Option<Stage> {
         let plan = |text| match SubscriptionTarget::parse(text) {
-            Ok(SubscriptionTarget::Filter(filter)) => Ok(filter),
-            Ok(SubscriptionTarget::Shared { .. }) => Err(ReasonCode::NO_SUBSCRIPTION_EXISTED),
+            Ok(SubscriptionTarget::Shared(_)) if !self.services.features.shared => {
+                Err(ReasonCode::NO_SUBSCRIPTION_EXISTED)
+            }
+            Ok(target) => Ok(target),
             Err(_) => Err(ReasonCode::TOPIC_FILTER_INVALID),
         };
         let entries: Vec<_> = unsubscribe.filters.iter().map(plan).collect();
         let planned = Planned { packet_id: unsubscribe.packet_id, entries };
-        let filters: Vec<_> =
+        let targets: Vec<_> =
             planned.entries.iter().filter_map(|entry| entry.as_ref().ok().cloned()).collect();
-        if self.registered.is_persistent() && !filters.is_empty() {
+        if self.registered.is_persistent() && !targets.is_empty() {
             let request = UnsubscribeRequest {
                 client_id: self.registered.request.client_id.clone(),
                 connection: *self.registered.connection.lock(),
-                filters,
+                targets,
             };
             return Some(Stage::Unsubscribing(self.services.owner.unsubscribe(request), planned));
         }
-        let reasons = filters.iter().map(|filter| self.drop_subscription(filter)).collect::<Vec<_>>();
+        let reasons = targets.iter().map(|target| self.drop_subscription(target)).collect::<Vec<_>>();
         let reasons = planned.reasons(reasons);
         self.mailbox.send(&Packet::UnsubAck(UnsubAck { packet_id: planned.packet_id, reasons }), turn);
         None
@@ -286,12 +261,12 @@ impl Connection {
     fn unsubscribed(
         &mut self,
         answer: Result<SubscriptionReasons, OwnerError>,
-        planned: &Planned<TopicFilter>,
+        planned: &Planned<SubscriptionTarget>,
     ) -> Option<Stage> {
         let reasons = planned.reasons(self.answers(answer, planned.entries.len()));
         for (entry, reason) in planned.entries.iter().zip(&reasons) {
-            if let (Ok(filter), false) = (entry, reason.is_failure()) {
-                self.drop_subscription(filter);
+            if let (Ok(target), false) = (entry, reason.is_failure()) {
+                self.drop_subscription(target);
             }
         }
         let answer = Packet::UnsubAck(UnsubAck { packet_id: planned.packet_id, reasons });
@@ -317,30 +292,47 @@ impl Connection {
         let mut new = BTreeSet::new();
         let highest = if self.services.features.exactly_once { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
         let plan = |entry: &tidemill_core::packet::SubscribeEntry| {
-            let filter = match SubscriptionTarget::parse(&entry.filter) {
-                Ok(SubscriptionTarget::Filter(filter)) => filter,
-                Ok(SubscriptionTarget::Shared { .. }) => {
+            let target = match SubscriptionTarget::parse(&entry.filter) {
+                Ok(SubscriptionTarget::Shared(_)) if !self.services.features.shared => {
                     return Err(ReasonCode::SHARED_SUBSCRIPTIONS_NOT_SUPPORTED);
                 }
+                Ok(target) => target,
                 Err(_) => return Err(ReasonCode::TOPIC_FILTER_INVALID),
             };
-            if !new.contains(&filter) && !self.subscriptions.has_room_for(&filter, new.len()) {
+            if !new.contains(&target) && !self.subscriptions.has_room_for(&target, new.len()) {
                 return Err(ReasonCode::QUOTA_EXCEEDED);
             }
-            if !self.subscriptions.contains(&filter) {
-                new.insert(filter.clone());
+            if !self.subscriptions.contains(&target) {
+                new.insert(target.clone());
             }
             let qos = entry.options.qos.min(highest);
             let options = SubscriptionOptions { qos, ..entry.options };
-            Ok(StoredSubscription { filter, options, identifier: subscribe.identifier })
+            Ok(StoredSubscription { target, options, identifier: subscribe.identifier })
         };
         Planned { packet_id: subscribe.packet_id, entries: subscribe.entries.iter().map(plan).collect() }
     }
 
-    /// Takes a subscription into the session; what the router must know of it.
-    fn take_subscription(&mut self, subscription: StoredSubscription) -> Option<LiveSubscription> {
-        let StoredSubscription { filter, options, identifier } = subscription.clone();
-        let replaces = match self.subscriptions.insert(subscription) {
+    /// Takes subscriptions into the session; what the router must still know of them.
+    fn take_subscriptions(&mut self, subscriptions: Vec<StoredSubscription>) -> Vec<LiveSubscription> {
+        let mut live = Vec::with_capacity(subscriptions.len());
+        for StoredSubscription { target, options, identifier } in subscriptions {
+            match target {
+                SubscriptionTarget::Filter(filter) => {
+                    live.extend(self.take_subscription(filter, options, identifier));
+                }
+                SubscriptionTarget::Shared(target) => self.join_shared(target, options, identifier),
+            }
+        }
+        live
+    }
+
+    fn take_subscription(
+        &mut self,
+        filter: TopicFilter,
+        options: SubscriptionOptions,
+        identifier: Option<u32>,
+    ) -> Option<LiveSubscription> {
+        let replaces = match self.subscriptions.insert(filter.clone(), options, identifier) {
             Subscribed::New => None,
             Subscribed::Replaced(former) => Some(self.class_of(former)),
             Subscribed::QuotaExceeded => return None,
@@ -348,7 +340,11 @@ impl Connection {
         Some(LiveSubscription { filter, options, identifier, class: self.class_of(options), replaces })
     }
 
-    fn drop_subscription(&mut self, filter: &TopicFilter) -> ReasonCode {
+    fn drop_subscription(&mut self, target: &SubscriptionTarget) -> ReasonCode {
+        let filter = match target {
+            SubscriptionTarget::Filter(filter) => filter,
+            SubscriptionTarget::Shared(shared) => return self.drop_shared(shared),
+        };
         let Some(options) = self.subscriptions.remove(filter) else {
             return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         };
@@ -358,7 +354,7 @@ impl Connection {
         ReasonCode::SUCCESS
     }
 
-    /// Ends everything at the end of the connection.
+    /// Ends the plain ones at the end of the connection.
     pub(super) fn forget_subscriptions(&mut self) {
         let all: Vec<_> = self.subscriptions.iter().collect();
         let all: Vec<_> = all
@@ -375,13 +371,5 @@ impl Connection {
         } else {
             LiveClass::AnyQos
         }
-    }
-}
-
-fn granted(qos: QoS) -> ReasonCode {
-    match qos {
-        QoS::AtMostOnce => ReasonCode::SUCCESS,
-        QoS::AtLeastOnce => ReasonCode::GRANTED_QOS_1,
-        QoS::ExactlyOnce => ReasonCode::GRANTED_QOS_2,
     }
 }

@@ -96,6 +96,7 @@ impl Mailbox {
         if deliver::encode_pending(&mut inner, &self.context, turn, done) {
             self.mark_dirty(&mut inner, turn);
         }
+        self.note_load(&inner);
         Ok(())
     }
 

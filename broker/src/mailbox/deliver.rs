@@ -27,13 +27,13 @@ pub struct LiveDelivery<'a> {
 
 impl LiveDelivery<'_> {
     /// What is kept of it while it waits or is in flight.
-    fn to_outgoing(self) -> OutgoingDelivery {
+    fn to_outgoing(self, source: Source) -> OutgoingDelivery {
         OutgoingDelivery {
             message: Arc::clone(self.message),
             qos: self.qos,
             retain: self.retain,
             identifiers: self.identifiers.cloned(),
-            source: Source::Live,
+            source,
             sent_as: None,
         }
     }
@@ -58,22 +58,34 @@ impl Mailbox {
     /// not take its QoS > 0 messages is closed with 0x97.
     pub fn deliver(self: &Arc<Self>, delivery: LiveDelivery<'_>, turn: &mut Turn) {
         let mut inner = self.inner.lock();
-        if inner.closing.is_some() || inner.flush.is_none() {
+        if !inner.takes_messages() {
             return;
         }
         if self.context.limits.are_reached(&inner, delivery.message.bytes()) {
             return self.handle_full(inner, delivery.qos);
         }
-        match inner.outbound.admit(delivery.qos, Source::Live, || delivery.to_outgoing()) {
+        self.take(&mut inner, delivery, Source::Live, turn);
+    }
+
+    /// Takes a message from memory for which there is room.
+    pub(super) fn take(
+        self: &Arc<Self>,
+        inner: &mut Inner,
+        delivery: LiveDelivery<'_>,
+        source: Source,
+        turn: &mut Turn,
+    ) {
+        match inner.outbound.admit(delivery.qos, source, || delivery.to_outgoing(source)) {
             Admission::Send(sending) => {
-                encode(&mut inner, &self.context, Outgoing::live(&delivery, sending), turn);
-                self.mark_dirty(&mut inner, turn);
+                encode(inner, &self.context, Outgoing::live(&delivery, sending), turn);
+                self.mark_dirty(inner, turn);
             }
             Admission::Wait => {}
             Admission::InFlight | Admission::Done => {
                 debug_assert!(false, "a live delivery has no offset");
             }
         }
+        self.note_load(inner);
     }
 
     /// Delivers messages of the session's queue; what is in flight or done is not sent again. They are never refused:
@@ -139,13 +151,15 @@ impl Mailbox {
         if !inner.outbound.takes_at_once(delivery.qos) {
             return false;
         }
-        let admission = inner.outbound.admit(delivery.qos, Source::Live, || delivery.to_outgoing());
+        let admission =
+            inner.outbound.admit(delivery.qos, Source::Live, || delivery.to_outgoing(Source::Live));
         let Admission::Send(sending) = admission else {
             debug_assert!(false, "there is room, and a live delivery has no offset");
             return false;
         };
         encode(&mut inner, &self.context, Outgoing::live(&delivery, sending), turn);
         self.mark_dirty(&mut inner, turn);
+        self.note_load(&inner);
         true
     }
 

@@ -1,5 +1,6 @@
 //! What one topic leads to, computed once and cached by whoever publishes.
 
+use super::shared::ShareGroup;
 use super::tables::{Entry, MatchVersion, Receiver, Tables};
 use crate::cluster::LiveClass;
 use crate::mailbox::Mailbox;
@@ -37,6 +38,8 @@ pub(super) struct PeerTarget {
 pub(super) struct Matches {
     version: MatchVersion,
     pub(super) targets: Vec<Target>,
+    /// Groups of which one member gets it, whatever else it gets.
+    pub(super) groups: Vec<Arc<ShareGroup>>,
     pub(super) peers: Vec<PeerTarget>,
     /// Partitions with interested queues, one bit each.
     pub(super) durable: u64,
@@ -60,6 +63,7 @@ impl Matches {
     pub(super) fn compute(tables: &Tables, topic: &TopicName, publisher: Publisher) -> Self {
         let mut local: BTreeMap<u64, Gathered> = BTreeMap::new();
         let mut peers: BTreeMap<MemberId, LiveClass> = BTreeMap::new();
+        let mut groups = Vec::new();
         let mut durable = 0;
         let version = tables.for_each_match(topic, |entry| match entry {
             Entry::Local(receiver) => gather(&mut local, receiver, publisher),
@@ -68,10 +72,11 @@ impl Matches {
                 *known = (*known).min(*class);
             }
             Entry::Durable(partition) => durable |= 1_u64 << (partition.0 % 64),
+            Entry::Shared(group) => groups.push(Arc::clone(group)),
         });
         let targets = local.into_values().map(Gathered::into_target).collect();
         let peers = peers.into_iter().map(|(member, class)| PeerTarget { member, class }).collect();
-        Self { version, targets, peers, durable }
+        Self { version, targets, groups, peers, durable }
     }
 }
 

@@ -1,5 +1,5 @@
-//! The way of one message: match once, deliver to local mailboxes, forward once per peer, append once per partition,
-//! and report when all of it is done.
+//! The way of one message: match once, deliver to local mailboxes and to one member of each group, forward once per
+//! peer, append once per partition, and report when all of it is done.
 
 use super::matches::{Matches, RouteCache};
 use super::{Router, partitions_of};
@@ -92,6 +92,9 @@ impl Router {
         let unknown = self.unknown_partitions.load(Ordering::Acquire);
         let matches = cache.look_up(&self.tables, &message.topic);
         self.deliver_local(message, &matches, turn);
+        for group in &matches.groups {
+            group.deliver(message, turn);
+        }
 
         let durable = match message.qos {
             QoS::AtMostOnce => 0,
@@ -120,7 +123,7 @@ impl Router {
         match countdown {
             Some(countdown) if !countdown.release() => {}
             Some(_) => mailbox.complete(ticket, ReasonCode::SUCCESS, turn),
-            None if matches.targets.is_empty() => {
+            None if matches.targets.is_empty() && matches.groups.is_empty() => {
                 mailbox.complete(ticket, ReasonCode::NO_MATCHING_SUBSCRIBERS, turn);
             }
             None => mailbox.complete(ticket, ReasonCode::SUCCESS, turn),

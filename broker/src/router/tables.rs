@@ -1,8 +1,9 @@
-//! Who wants which filter: local receivers, peers and partitions, in one table, so that a topic is matched once.
+//! Who wants which filter: local receivers, groups that share, peers and partitions, in one table, so that a topic is matched once.
 //!
 //! Filters without wildcards are spread over shards, those with wildcards share one; each shard has a version, which
 //! tells cached matches that they are stale.
 
+use super::shared::ShareGroup;
 use crate::cluster::LiveClass;
 use crate::mailbox::Mailbox;
 use parking_lot::RwLock;
@@ -33,6 +34,7 @@ pub(super) enum Entry {
     Local(Receiver),
     Peer(MemberId, LiveClass),
     Durable(Partition),
+    Shared(Arc<ShareGroup>),
 }
 
 impl Entry {
@@ -41,6 +43,7 @@ impl Entry {
             Self::Local(receiver) => (0, receiver.mailbox.id(), None),
             Self::Peer(member, class) => (1, 0, Some((member, *class))),
             Self::Durable(partition) => (2, u64::from(partition.0), None),
+            Self::Shared(group) => (3, u64::from(group.id().0), None),
         }
     }
 }

@@ -12,6 +12,7 @@ use tidemill_core::member::{MemberId, OwnerEpoch};
 use tidemill_core::packet::{PacketId, QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version};
 use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
 use tidemill_core::session::in_flight::InFlight;
+use tidemill_core::topic::SubscriptionTarget;
 
 const LONG: Duration = Duration::from_secs(50);
 const CONNECTION: ConnectionEpoch = ConnectionEpoch { owner: OwnerEpoch(1), counter: 77 };

@@ -198,7 +198,7 @@ impl OwnerSide for Surroundings {
         &self,
         request: UnsubscribeRequest,
     ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>> {
-        Box::pin(std::future::ready(Ok(request.filters.iter().map(|_| ReasonCode(0)).collect())))
+        Box::pin(std::future::ready(Ok(request.targets.iter().map(|_| ReasonCode(0)).collect())))
     }
     fn acked(&self, acked: Acked) {
         self.note(|seen| seen.acked.push(acked));

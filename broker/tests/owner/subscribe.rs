@@ -4,6 +4,7 @@ use super::world::{World, options, payloads, request, subscription};
 use std::sync::atomic::Ordering;
 use tidemill_core::attach::AttachRequest;
 use tidemill_core::packet::{QoS, ReasonCode};
+use tidemill_core::state::key::StateKey;
 
 #[tokio::test]
 async fn a_closed_gate_is_a_failure_and_leaves_nothing() {
@@ -19,7 +20,7 @@ async fn a_closed_gate_is_a_failure_and_leaves_nothing() {
     assert!(world.routes.filters().is_empty());
     let world = world.crash(2).await;
     let client = world.attach(request("c")).await.unwrap();
-    let kept: Vec<_> = client.grant.subscriptions.iter().map(|one| one.filter.as_str().to_owned()).collect();
+    let kept: Vec<_> = client.grant.subscriptions.iter().map(|one| one.target.to_string()).collect();
     assert!(kept.is_empty() || kept == ["b"] || kept == ["a", "b"], "{kept:?}");
 }
 
@@ -195,4 +196,56 @@ async fn a_subscription_whose_asker_has_given_up_is_taken_back() {
     world.stored().await;
     let world = world.crash(2).await;
     assert!(world.attach(request("c")).await.unwrap().grant.subscriptions.is_empty());
+}
+
+#[tokio::test]
+async fn a_shared_subscription_is_kept_with_the_session_and_brings_nothing_to_its_queue() {
+    let world = World::new().await;
+    let client = world.attach(request("c")).await.unwrap();
+    let exactly_once = options(QoS::ExactlyOnce);
+    let asked = vec![
+        subscription("$share/g/a/#", exactly_once),
+        subscription("$queue/a", options(QoS::AtLeastOnce)),
+        subscription("b", options(QoS::AtLeastOnce)),
+    ];
+
+    let reasons = world.subscribe(&client, asked).await.unwrap();
+
+    assert_eq!(reasons, [ReasonCode::GRANTED_QOS_2, ReasonCode::GRANTED_QOS_1, ReasonCode::GRANTED_QOS_1]);
+    assert_eq!(world.routes.filters(), ["b"], "no durable route for a shared filter");
+    // Appended for "b" and offered to the queue, which has nothing but "b".
+    world.publish_text("b", "by the queue").await;
+    assert_eq!(payloads(&world.deliveries(&client, 1).await), ["by the queue"]);
+
+    let world = world.crash(2).await;
+    let client = world.attach(request("c")).await.unwrap();
+    let kept = |client: &super::world::Client| -> Vec<(String, QoS)> {
+        client.grant.subscriptions.iter().map(|one| (one.target.to_string(), one.options.qos)).collect()
+    };
+    let shared = |text: &str, qos| (text.to_owned(), qos);
+    assert_eq!(
+        kept(&client),
+        [
+            shared("b", QoS::AtLeastOnce),
+            shared("$share/$queue/a", QoS::AtLeastOnce),
+            shared("$share/g/a/#", QoS::ExactlyOnce)
+        ]
+    );
+    assert_eq!(world.unsubscribe(&client, "$share/$queue/a").await.unwrap(), [ReasonCode::SUCCESS]);
+    let not_there = [ReasonCode::NO_SUBSCRIPTION_EXISTED];
+    assert_eq!(world.unsubscribe(&client, "$queue/a").await.unwrap(), not_there);
+    assert_eq!(world.unsubscribe(&client, "a/#").await.unwrap(), not_there, "only the group has it");
+
+    let world = world.crash(3).await;
+    let client = world.attach(request("c")).await.unwrap();
+    assert_eq!(kept(&client).len(), 2);
+    let renewed = world.attach(AttachRequest { clean_start: true, ..request("c") }).await.unwrap();
+    world.detach(&renewed).await;
+    world.stop().await;
+    let subscriptions = world
+        .state()
+        .await
+        .into_iter()
+        .filter(|entry| matches!(StateKey::decode(entry.key.clone()), Ok(StateKey::Subscription { .. })));
+    assert_eq!(subscriptions.count(), 0, "they end with the session");
 }

@@ -24,7 +24,7 @@ use tidemill_core::packet::{QoS, RetainHandling, SubscriptionOptions, Version};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning, QueueKind};
 use tidemill_core::record::{Origin, Record, RecordBody};
 use tidemill_core::session::in_flight::InFlight;
-use tidemill_core::topic::{TopicFilter, TopicName};
+use tidemill_core::topic::{SubscriptionTarget, TopicName};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -77,8 +77,10 @@ pub(crate) fn options(qos: QoS) -> SubscriptionOptions {
     }
 }
 
-pub(crate) fn subscription(filter: &str, options: SubscriptionOptions) -> StoredSubscription {
-    StoredSubscription { filter: TopicFilter::parse(filter).unwrap(), options, identifier: None }
+/// `target` as a client writes it.
+pub(crate) fn subscription(target: &str, options: SubscriptionOptions) -> StoredSubscription {
+    let target = SubscriptionTarget::parse(&target.into()).unwrap();
+    StoredSubscription { target, options, identifier: None }
 }
 
 pub(crate) fn message(topic: &str, payload: &str) -> Message {
@@ -203,11 +205,11 @@ impl World {
     pub(crate) async fn unsubscribe(
         &self,
         client: &Client,
-        filter: &str,
+        target: &str,
     ) -> Result<SubscriptionReasons, OwnerError> {
         let (client_id, connection) = (client.id.clone(), client.grant.connection);
-        let filters = vec![TopicFilter::parse(filter).unwrap()];
-        within(self.owner.unsubscribe(UnsubscribeRequest { client_id, connection, filters })).await
+        let targets = vec![SubscriptionTarget::parse(&target.into()).unwrap()];
+        within(self.owner.unsubscribe(UnsubscribeRequest { client_id, connection, targets })).await
     }
 
     /// A persistent client with one subscription of QoS 1.

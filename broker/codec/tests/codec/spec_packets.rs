@@ -222,6 +222,8 @@ pub(crate) const SUBSCRIBES: &[Row] = &[
     ("share without a filter", V5, b"\x82\x0e\0\x0a\0\0\x08$share/g\x01", FILTER),
     ("share without a name", V5, b"\x82\x0f\0\x0a\0\0\x09$share//t\x01", FILTER),
     ("share with a wildcard in its name", V5, b"\x82\x10\0\x0a\0\0\x0a$share/+/t\x01", FILTER),
+    ("alias of a share without a filter", V5, b"\x82\x0d\0\x0a\0\0\x07$queue/\x01", FILTER),
+    ("no local on the alias of a share", V5, b"\x82\x0e\0\x0a\0\0\x08$queue/t\x05", PROTOCOL),
     ("no local on a shared subscription", V5, b"\x82\x10\0\x0a\0\0\x0a$share/g/t\x05", PROTOCOL),
     ("identifier 0", V5, b"\x82\x09\0\x0a\x02\x0b\0\0\x01t\x01", MALFORMED),
     ("identifier twice", V5, b"\x82\x0b\0\x0a\x04\x0b\x01\x0b\x02\0\x01t\x01", MALFORMED),

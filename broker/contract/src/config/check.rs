@@ -1,6 +1,6 @@
 //! Rules that one key alone cannot say.
 
-use super::{Config, Coordination, Limits};
+use super::{Config, Coordination, Limits, SharedSubscriptions};
 use std::net::SocketAddr;
 
 /// What is wrong with a config that parsed. Each message names the key.
@@ -95,6 +95,7 @@ impl Config {
         if let Some(threads) = self.threads {
             range("threads", u64::from(threads), 1, 1_024, "1 to 1024")?;
         }
+        self.check_shared_subscriptions()?;
         self.check_kafka()?;
         self.check_membership()?;
         self.check_listeners()
@@ -107,6 +108,17 @@ impl Config {
             Some(kafka) => (kafka.partitions, kafka.partition_groups),
             None => (self.embedded.partitions, self.embedded.partition_groups),
         }
+    }
+
+    fn check_shared_subscriptions(&self) -> Result<(), ConfigError> {
+        let is_served = self.coordination == Coordination::Local;
+        if !is_served && self.shared_subscriptions != SharedSubscriptions::default() {
+            return Err(ConfigError::Conflict {
+                key: "sharedSubscriptions",
+                reason: "coordination: kubernetes does not serve shared subscriptions yet",
+            });
+        }
+        self.shared_subscriptions.check()
     }
 
     fn check_kafka(&self) -> Result<(), ConfigError> {
@@ -230,6 +242,24 @@ mod tests {
         assert_eq!(config.listeners.0[0].address, "127.0.0.1:1883");
         assert_eq!(config.admin.address, "127.0.0.1:8080");
         assert_eq!(config.partitioning(), (32, 16));
+    }
+
+    #[test]
+    fn every_config_in_the_manual_is_valid() {
+        let manual = include_str!("../../../../docs/running.md");
+        let mut blocks = Vec::new();
+        let mut lines = manual.lines();
+        while let Some(line) = lines.next() {
+            if line.trim_start() == "```yaml" {
+                let block: Vec<_> = lines.by_ref().take_while(|line| line.trim_start() != "```").collect();
+                blocks.push(block.join("\n"));
+            }
+        }
+
+        let configs: Vec<_> = blocks.iter().map(|block| parse(block).unwrap()).collect();
+
+        assert!(configs.iter().all(|config| config.check() == Ok(())));
+        assert!(configs.iter().any(|config| !config.shared_subscriptions.groups.is_empty()));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::attach::QueueId;
 use crate::partition::Offset;
 use crate::record::Record;
 use crate::state::cursor::StoredCursor;
-use crate::topic::TopicFilter;
+use crate::topic::{SharedFilter, TopicFilter};
 use crate::trie::FilterTrie;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher;
@@ -196,6 +196,22 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
     pub fn unsubscribe(&mut self, slot: QueueSlot, filter: &TopicFilter) -> Option<Subscription> {
         self.durable.remove(filter, &(slot, filter.clone()));
         self.queue_mut(slot)?.subscriptions.remove(filter)
+    }
+
+    /// Adds or replaces a shared subscription: kept for the session, no record comes to the queue by it. Returns what was
+    /// replaced.
+    pub fn subscribe_shared(
+        &mut self,
+        slot: QueueSlot,
+        shared: SharedFilter,
+        subscription: Subscription,
+    ) -> Option<Subscription> {
+        self.queue_mut(slot)?.subscriptions.insert_shared(shared, subscription)
+    }
+
+    /// Takes a shared subscription out; returns it.
+    pub fn unsubscribe_shared(&mut self, slot: QueueSlot, shared: &SharedFilter) -> Option<Subscription> {
+        self.queue_mut(slot)?.subscriptions.remove_shared(shared)
     }
 
     /// Takes out subscriptions that have ended and that their queue, now at the head, needs no more; with what is in their

@@ -9,7 +9,7 @@ use crate::packet::{QoS, RetainHandling, SubscriptionOptions};
 use crate::partition::Offset;
 use crate::record::Record;
 use crate::state::{STATE_VERSION, flag, read_flags, read_version_1};
-use crate::topic::TopicFilter;
+use crate::topic::{SharedFilter, SubscriptionTarget, TopicFilter};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -171,49 +171,86 @@ impl Interest {
     }
 }
 
-/// The subscriptions of one queue. Those of QoS 0 are kept for the session, but make no interest: their messages take
-/// the live path.
+/// The subscriptions of one queue. Those of QoS 0 and the shared ones are kept for the session, but make no interest:
+/// their messages take the live path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subscriptions {
     by_filter: BTreeMap<TopicFilter, Subscription>,
+    shared: BTreeMap<SharedFilter, Subscription>,
 }
 
 impl Subscriptions {
-    /// Adds or replaces one; returns what was replaced.
+    /// Adds or replaces a plain one; returns what was replaced.
     pub fn insert(&mut self, filter: TopicFilter, subscription: Subscription) -> Option<Subscription> {
         self.by_filter.insert(filter, subscription)
     }
 
-    /// Takes one out.
+    /// Takes a plain one out.
     pub fn remove(&mut self, filter: &TopicFilter) -> Option<Subscription> {
         self.by_filter.remove(filter)
     }
 
-    /// One subscription, ended or not.
+    /// One plain subscription, ended or not.
     #[must_use]
     pub fn get(&self, filter: &TopicFilter) -> Option<&Subscription> {
         self.by_filter.get(filter)
     }
 
-    /// How many there are, ended ones too.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.by_filter.len()
-    }
-
-    /// All of them in filter order, ended ones too.
+    /// The plain ones in filter order, ended ones too.
     pub fn iter(&self) -> impl Iterator<Item = (&TopicFilter, &Subscription)> {
         self.by_filter.iter()
     }
 
-    /// Those in force, in filter order, as told to the host of a resumed session.
+    /// Adds or replaces a shared one, which is in force until it is taken out; returns what was replaced.
+    pub fn insert_shared(
+        &mut self,
+        shared: SharedFilter,
+        subscription: Subscription,
+    ) -> Option<Subscription> {
+        self.shared.insert(shared, subscription)
+    }
+
+    /// Takes a shared one out.
+    pub fn remove_shared(&mut self, shared: &SharedFilter) -> Option<Subscription> {
+        self.shared.remove(shared)
+    }
+
+    /// Whether there is one for `target`, ended or not.
+    #[must_use]
+    pub fn contains(&self, target: &SubscriptionTarget) -> bool {
+        match target {
+            SubscriptionTarget::Filter(filter) => self.by_filter.contains_key(filter),
+            SubscriptionTarget::Shared(shared) => self.shared.contains_key(shared),
+        }
+    }
+
+    /// How many there are, ended and shared ones too.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.by_filter.len() + self.shared.len()
+    }
+
+    /// What they name, ended and shared ones too: the plain ones in filter order, then the shared ones.
+    #[must_use]
+    pub fn targets(&self) -> Vec<SubscriptionTarget> {
+        let plain = self.by_filter.keys().cloned().map(SubscriptionTarget::Filter);
+        plain.chain(self.shared.keys().cloned().map(SubscriptionTarget::Shared)).collect()
+    }
+
+    /// Those in force, as told to the host of a resumed session: the plain ones in filter order, then the shared ones.
     #[must_use]
     pub fn in_force(&self) -> Vec<StoredSubscription> {
-        let in_force = |(filter, subscription): (&TopicFilter, &Subscription)| {
+        let stored = |target, subscription: &Subscription| {
             let (options, identifier) = subscription.in_force()?;
-            Some(StoredSubscription { filter: filter.clone(), options, identifier })
+            Some(StoredSubscription { target, options, identifier })
         };
-        self.by_filter.iter().filter_map(in_force).collect()
+        let plain = self.by_filter.iter();
+        let plain =
+            plain.filter_map(|(filter, plain)| stored(SubscriptionTarget::Filter(filter.clone()), plain));
+        let shared = self.shared.iter();
+        let shared =
+            shared.filter_map(|(target, shared)| stored(SubscriptionTarget::Shared(target.clone()), shared));
+        plain.chain(shared).collect()
     }
 
     /// Takes out those that have ended at or below `head`, in filter order, and puts their successors in their place.

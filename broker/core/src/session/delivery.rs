@@ -3,6 +3,7 @@
 use crate::message::Message;
 use crate::packet::{PacketId, QoS};
 use crate::partition::Offset;
+use crate::shared::ShareId;
 use std::sync::Arc;
 
 /// Where a delivery comes from, which says whom its acknowledgement is for.
@@ -12,6 +13,9 @@ pub enum Source {
     Live,
     /// From the session's queue: the owner hears of it.
     Queue(Offset),
+    /// From memory, for a group of which the client is a member: at QoS 1 another member gets it if the connection ends
+    /// before it is acknowledged, at QoS 2 if it ends before it is sent.
+    Shared(ShareId),
 }
 
 /// A QoS > 0 delivery with all that its PUBLISH needs.

@@ -1,12 +1,19 @@
 //! What a client is sent: packet ids, the client's receive maximum, what waits for it, and which offsets it is done with.
 
+mod lost;
+
+pub use lost::Lost;
+
 use super::delivery::{AckError, Admission, OutgoingDelivery, Received, Sending, Source};
 use super::in_flight::{OutgoingInFlight, SentFromQueue};
 use super::offsets::Offsets;
+use crate::message::Message;
 use crate::packet::{PacketId, QoS};
 use crate::partition::Offset;
+use crate::shared::ShareId;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
+use std::sync::Arc;
 
 /// The outbound half of a session.
 ///
@@ -49,6 +56,12 @@ enum Held {
     Live,
     /// Of a persistent session, with its place in the order.
     Kept(Box<(u64, OutgoingDelivery)>),
+    /// Of a shared subscription; see [`Outbound::take_lost`].
+    Shared {
+        order: u64,
+        share: ShareId,
+        message: Arc<Message>,
+    },
     Queue(Offset),
 }
 
@@ -125,8 +138,7 @@ impl Outbound {
             self.push_pending(OutgoingDelivery { qos, sent_as, ..delivery() });
             return Admission::Wait;
         }
-        let keeps = self.is_persistent && source == Source::Live;
-        let packet_id = self.begin(qos, sent_as, source, keeps.then(delivery));
+        let packet_id = self.begin(qos, sent_as, source, self.keeps(source).then(delivery));
         Admission::Send(Sending { qos, packet_id: Some(packet_id), dup: sent_as.is_some() })
     }
 
@@ -147,9 +159,17 @@ impl Outbound {
         }
         self.pending_bytes -= delivery.message.bytes();
         let OutgoingDelivery { qos, sent_as, source, .. } = delivery;
-        let keeps = self.is_persistent && source == Source::Live;
-        let packet_id = self.begin(qos, sent_as, source, keeps.then(|| delivery.clone()));
+        let packet_id = self.begin(qos, sent_as, source, self.keeps(source).then(|| delivery.clone()));
         Some((Sending { qos, packet_id: Some(packet_id), dup: sent_as.is_some() }, delivery))
+    }
+
+    /// Whether the message is needed after it was sent.
+    fn keeps(&self, source: Source) -> bool {
+        match source {
+            Source::Live => self.is_persistent,
+            Source::Queue(_) => false,
+            Source::Shared(_) => true,
+        }
     }
 
     /// A delivery goes out: its packet id is in use from now on.
@@ -162,8 +182,15 @@ impl Outbound {
     ) -> PacketId {
         let held = match (source, kept) {
             (Source::Queue(offset), _) => Held::Queue(offset),
-            (Source::Live, None) => Held::Live,
-            (Source::Live, Some(delivery)) => Held::Kept(Box::new((self.next_order(), delivery))),
+            (Source::Live | Source::Shared(_), None) => Held::Live,
+            // Once it is sent at QoS 2 it belongs to the session, if that goes on.
+            (Source::Shared(share), Some(delivery)) if qos != QoS::ExactlyOnce || !self.is_persistent => {
+                Held::Shared { order: self.next_order(), share, message: delivery.message }
+            }
+            (Source::Live | Source::Shared(_), Some(delivery)) => {
+                let delivery = OutgoingDelivery { source: Source::Live, ..delivery };
+                Held::Kept(Box::new((self.next_order(), delivery)))
+            }
         };
         let exchange =
             if qos == QoS::ExactlyOnce { Exchange::ExactlyOnce(held) } else { Exchange::AtLeastOnce(held) };
@@ -327,7 +354,8 @@ impl Outbound {
                     let (order, delivery) = *kept_one;
                     kept.push((order, OutgoingDelivery { sent_as: Some(packet_id), ..delivery }));
                 }
-                Held::Live => {}
+                // What others shall have was taken before.
+                Held::Live | Held::Shared { .. } => {}
             }
         }
         kept.sort_unstable_by_key(|(order, _)| *order);
@@ -340,6 +368,7 @@ impl Outbound {
                 // The owner delivers it again, and nobody has seen it.
                 (Source::Queue(_), None) => {}
                 (Source::Live, _) => live.push(delivery),
+                (Source::Shared(_), _) => {}
             }
         }
         queue.extend(self.offsets.take().into_iter().flat_map(|offsets| offsets.into_expected()));
@@ -369,5 +398,7 @@ fn following(id: PacketId) -> PacketId {
     PacketId(id.0.checked_add(1).unwrap_or(NonZeroU16::MIN))
 }
 
+#[cfg(test)]
+mod lost_tests;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use crate::attach::{QueueId, SessionNumber};
 use crate::binary::{FormatError, Reader, Writer};
 use crate::packet::PacketId;
 use crate::partition::{Offset, Partition, QueueKind};
-use crate::topic::TopicFilter;
+use crate::topic::SubscriptionTarget;
 use bytes::Bytes;
 
 /// One key of the state of a partition.
@@ -15,8 +15,8 @@ pub enum StateKey {
     Subscription {
         /// The queue.
         queue: QueueId,
-        /// What it subscribed to.
-        filter: TopicFilter,
+        /// What it subscribed to; stored as its text, so that a plain filter is stored as itself.
+        target: SubscriptionTarget,
     },
     /// The progress of a queue.
     Cursor {
@@ -70,10 +70,13 @@ impl StateKey {
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::versioned(STATE_VERSION, 64);
         match self {
-            Self::Subscription { queue, filter } => {
+            Self::Subscription { queue, target } => {
                 writer.u8(SUBSCRIPTION);
                 write_queue(&mut writer, queue);
-                writer.text(filter.as_str());
+                match target {
+                    SubscriptionTarget::Filter(filter) => writer.text(filter.as_str()),
+                    SubscriptionTarget::Shared(shared) => writer.text(&shared.to_string()),
+                }
             }
             Self::Cursor { queue } => {
                 writer.u8(CURSOR);
@@ -117,9 +120,10 @@ impl StateKey {
         let key = match kind {
             SUBSCRIPTION => {
                 let queue = read_queue(&mut reader)?;
-                let filter = reader.text("filter")?;
-                let filter = TopicFilter::parse(filter).map_err(|_| FormatError::Text { field: "filter" })?;
-                Self::Subscription { queue, filter }
+                let text = reader.text("filter")?;
+                let target =
+                    SubscriptionTarget::parse(&text).map_err(|_| FormatError::Text { field: "filter" })?;
+                Self::Subscription { queue, target }
             }
             CURSOR => Self::Cursor { queue: read_queue(&mut reader)? },
             META => Self::Meta { queue: read_queue(&mut reader)? },
@@ -175,11 +179,13 @@ mod tests {
     #[test]
     fn version_1_keeps_the_bytes_of_every_key() {
         let id = PacketId::new(300).unwrap();
+        let subscription = |text: &str| StateKey::Subscription {
+            queue: queue(),
+            target: SubscriptionTarget::parse(&text.into()).unwrap(),
+        };
         let stored = [
-            (
-                StateKey::Subscription { queue: queue(), filter: TopicFilter::parse("a/#").unwrap() },
-                "0101 01026331 0700000002000000 03612f23",
-            ),
+            (subscription("a/#"), "0101 01026331 0700000002000000 03612f23"),
+            (subscription("$share/g/a/#"), "0101 01026331 0700000002000000 0c 2473686172652f 67 2f 612f23"),
             (StateKey::Cursor { queue: queue() }, "0102 01026331 0700000002000000"),
             (StateKey::Meta { queue: queue() }, "0103 01026331 0700000002000000"),
             (

@@ -197,7 +197,7 @@ impl Shared {
             match target {
                 Target::Local(owner) => owner.unsubscribe(request.clone()).await.map_err(Refusal::Owner),
                 Target::Remote { link, owner } => {
-                    let filters = request.filters.iter().map(|filter| filter.as_str().to_owned());
+                    let filters = request.targets.iter().map(ToString::to_string);
                     let body = |number| {
                         Body::Unsubscribe(Unsubscribe {
                             request: number,

@@ -22,7 +22,7 @@ use tidemill_core::partition::{Partition, QueueKind};
 use tidemill_core::record::{Origin, Record, RecordBody};
 use tidemill_core::session::delivery::{OutgoingDelivery, Source};
 use tidemill_core::session::in_flight::{InFlight, OutgoingInFlight, SentFromQueue};
-use tidemill_core::topic::{TopicFilter, TopicName};
+use tidemill_core::topic::{SubscriptionTarget, TopicFilter, TopicName};
 
 fn member() -> Member {
     Member { id: MemberId::new("b-0"), incarnation: Incarnation(0x0102_0304_0506_0708) }
@@ -78,7 +78,7 @@ fn attachment() -> core::Attachment {
 
 fn subscription() -> StoredSubscription {
     StoredSubscription {
-        filter: filter("a/+"),
+        target: SubscriptionTarget::Filter(filter("a/+")),
         options: SubscriptionOptions {
             qos: QoS::AtLeastOnce,
             no_local: true,

@@ -1,17 +1,17 @@
 //! Subscriptions of persistent sessions on the wire.
 
 use super::attach::{Connection, Refusal};
-use super::routes::filter;
 use super::will::qos;
 use super::{WireError, required};
 use tidemill_core::attach as core;
 use tidemill_core::attach::{StoredSubscription, SubscriptionReasons};
 use tidemill_core::packet::{ReasonCode, RetainHandling, SubscriptionOptions};
+use tidemill_core::topic::SubscriptionTarget;
 
 /// One subscription.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Subscription {
-    /// Topic filter.
+    /// What a client writes: a topic filter, or `$share/name/filter`.
     #[prost(string, tag = "1")]
     pub filter: String,
     /// Highest QoS.
@@ -69,7 +69,7 @@ pub struct Unsubscribe {
     /// Which connection.
     #[prost(message, optional, tag = "4")]
     pub connection: Option<Connection>,
-    /// Which filters, in order.
+    /// What to end, as a client writes it, in order.
     #[prost(string, repeated, tag = "5")]
     pub filters: Vec<String>,
 }
@@ -117,7 +117,7 @@ impl From<&StoredSubscription> for Subscription {
     fn from(subscription: &StoredSubscription) -> Self {
         let options = subscription.options;
         Self {
-            filter: subscription.filter.as_str().to_owned(),
+            filter: subscription.target.to_string(),
             qos: u32::from(options.qos as u8),
             no_local: options.no_local,
             retain_as_published: options.retain_as_published,
@@ -138,7 +138,7 @@ impl TryFrom<Subscription> for StoredSubscription {
             value => return Err(WireError::Value { field: "retain_handling", value: value.into() }),
         };
         Ok(Self {
-            filter: filter(subscription.filter, "filter")?,
+            target: target(subscription.filter, "filter")?,
             options: SubscriptionOptions {
                 qos: qos(subscription.qos)?,
                 no_local: subscription.no_local,
@@ -167,11 +167,15 @@ impl TryFrom<Unsubscribe> for core::UnsubscribeRequest {
     type Error = WireError;
 
     fn try_from(unsubscribe: Unsubscribe) -> Result<Self, WireError> {
-        let filters = unsubscribe.filters.into_iter().map(|text| filter(text, "filters"));
+        let targets = unsubscribe.filters.into_iter().map(|text| target(text, "filters"));
         Ok(Self {
             client_id: unsubscribe.client_id.into(),
             connection: required(unsubscribe.connection, "connection")?.into(),
-            filters: filters.collect::<Result<_, WireError>>()?,
+            targets: targets.collect::<Result<_, WireError>>()?,
         })
     }
+}
+
+fn target(text: String, field: &'static str) -> Result<SubscriptionTarget, WireError> {
+    SubscriptionTarget::parse(&text.into()).map_err(|error| WireError::Topic { field, error })
 }

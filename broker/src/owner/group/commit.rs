@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::state::key::StateKey;
-use tidemill_core::topic::TopicFilter;
+use tidemill_core::topic::{SubscriptionTarget, TopicFilter};
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
@@ -128,7 +128,8 @@ impl Group {
                     if next.is_some() && !run.queues.has_route(&filter) {
                         orphans.push((*partition, filter.clone()));
                     }
-                    let key = StateKey::Subscription { queue, filter };
+                    let target = SubscriptionTarget::Filter(filter);
+                    let key = StateKey::Subscription { queue, target };
                     self.ledger.write(*partition, &key, next.map(|next| next.encode()));
                 }
                 run.owner.processed = run.queues.head();

@@ -39,16 +39,12 @@ impl Group {
             run.deadlines.remove(&(at, client_id.clone()));
         }
         run.catch_ups.forget(session.slot);
-        let filters: Vec<TopicFilter> = run
-            .queues
-            .subscriptions(session.slot)
-            .map(|all| all.iter().map(|(filter, _)| filter.clone()).collect())
-            .unwrap_or_default();
+        let targets = run.queues.subscriptions(session.slot).map(|all| all.targets()).unwrap_or_default();
         let orphans = run.queues.remove(session.slot);
         self.parts.metrics.sessions.dec();
         let queue = session.id;
-        for filter in filters {
-            self.ledger.write(partition, &StateKey::Subscription { queue: queue.clone(), filter }, None);
+        for target in targets {
+            self.ledger.write(partition, &StateKey::Subscription { queue: queue.clone(), target }, None);
         }
         self.ledger.write(partition, &StateKey::Cursor { queue: queue.clone() }, None);
         self.ledger.write(partition, &StateKey::Meta { queue }, None);

@@ -20,7 +20,7 @@ use tidemill_core::state::cursor::StoredCursor;
 use tidemill_core::state::key::StateKey;
 use tidemill_core::state::meta::SessionMeta;
 use tidemill_core::state::value::PartitionOwner;
-use tidemill_core::topic::TopicFilter;
+use tidemill_core::topic::SubscriptionTarget;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
@@ -51,7 +51,7 @@ pub(super) struct LoadedGroup {
 /// What is stored of one queue.
 #[derive(Default)]
 struct StoredQueue {
-    subscriptions: Vec<(TopicFilter, Subscription)>,
+    subscriptions: Vec<(SubscriptionTarget, Subscription)>,
     cursor: Option<StoredCursor>,
     meta: Option<SessionMeta>,
     further_keys: Vec<Bytes>,
@@ -198,9 +198,9 @@ fn build(
 impl StoredPartition {
     fn add(&mut self, entry: StateEntry) -> Result<(), FormatError> {
         match StateKey::decode(entry.key.clone())? {
-            StateKey::Subscription { queue, filter } => {
+            StateKey::Subscription { queue, target } => {
                 let subscription = Subscription::decode(entry.value)?;
-                self.queues.entry(queue).or_default().subscriptions.push((filter, subscription));
+                self.queues.entry(queue).or_default().subscriptions.push((target, subscription));
             }
             StateKey::Cursor { queue } => {
                 self.queues.entry(queue).or_default().cursor = Some(StoredCursor::decode(entry.value)?);
@@ -260,8 +260,11 @@ fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
     // Without a cursor nothing was ever handed out: a fragment of a session that is gone.
     let Some(cursor) = cursor else { return };
     let slot = run.queues.restore(id.clone(), &cursor, run.owner.trim_floor);
-    for (filter, subscription) in subscriptions {
-        run.queues.subscribe(slot, filter, subscription);
+    for (target, subscription) in subscriptions {
+        match target {
+            SubscriptionTarget::Filter(filter) => drop(run.queues.subscribe(slot, filter, subscription)),
+            SubscriptionTarget::Shared(shared) => run.queues.subscribe_shared(slot, shared, subscription),
+        }
     }
     if id.kind == QueueKind::Session
         && let Some(meta) = meta

@@ -10,7 +10,7 @@ use tidemill_core::attach::{
 use tidemill_core::packet::ReasonCode;
 use tidemill_core::partition::Partition;
 use tidemill_core::queue::subscription::Subscription;
-use tidemill_core::topic::TopicFilter;
+use tidemill_core::topic::SubscriptionTarget;
 
 /// Operations of one client id that wait for each other.
 const WAITING_MAX: usize = 64;
@@ -60,7 +60,7 @@ pub(super) struct Operation {
 pub(super) struct Applied {
     /// Index of its entry in the request.
     pub(super) entry: usize,
-    pub(super) filter: TopicFilter,
+    pub(super) target: SubscriptionTarget,
     /// What it has replaced.
     pub(super) before: Option<Subscription>,
     /// Whether its route must be known to every member.

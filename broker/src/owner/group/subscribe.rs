@@ -14,7 +14,7 @@ use tidemill_core::packet::{QoS, ReasonCode, SubscriptionOptions};
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::queue::subscription::{Subscription, Successor};
 use tidemill_core::state::key::StateKey;
-use tidemill_core::topic::TopicFilter;
+use tidemill_core::topic::{SubscriptionTarget, TopicFilter};
 use tokio::time::timeout;
 use tracing::warn;
 
@@ -86,7 +86,7 @@ impl Group {
         let subscriptions_max = self.parts.subscriptions_max;
         let operation = self.operations.get(number)?;
         let (queue, partition) = (operation.queue.clone(), operation.partition);
-        let StoredSubscription { filter, options, identifier } = entry;
+        let StoredSubscription { target, options, identifier } = entry;
         let Some(run) = self.served(partition) else {
             return self.reason(number, ReasonCode::UNSPECIFIED_ERROR);
         };
@@ -94,26 +94,32 @@ impl Group {
             return self.reason(number, ReasonCode::UNSPECIFIED_ERROR);
         };
         let all = run.queues.subscriptions(slot);
-        let before = all.and_then(|all| all.get(&filter)).copied();
-        if before.is_none() && all.is_some_and(|all| all.count() >= subscriptions_max) {
+        if all.is_some_and(|all| !all.contains(&target) && all.count() >= subscriptions_max) {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
-        let key = StateKey::Subscription { queue, filter: filter.clone() };
+        let key = StateKey::Subscription { queue, target: target.clone() };
         if key.encode().len() > KEY_BYTES_MAX {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
-        let subscription = following(before, (options, identifier), end.max(run.queues.head()));
-        run.queues.subscribe(slot, filter.clone(), subscription);
+        let (subscription, before, route) = match &target {
+            SubscriptionTarget::Filter(filter) => {
+                let before = all.and_then(|all| all.get(filter)).copied();
+                let next = following(before, (options, identifier), end.max(run.queues.head()));
+                run.queues.subscribe(slot, filter.clone(), next);
+                let route = (options.qos > QoS::AtMostOnce).then_some(filter.clone());
+                (next, before, route)
+            }
+            SubscriptionTarget::Shared(shared) => {
+                // Its messages take the live path: no start in the log, no route.
+                let next = Subscription { options, identifier, start: 0, end: None, successor: None };
+                (next, run.queues.subscribe_shared(slot, shared.clone(), next), None)
+            }
+        };
         self.ledger.write(partition, &key, Some(subscription.encode()));
         self.reason(number, granted(options.qos));
-        let is_gated = options.qos > QoS::AtMostOnce;
-        self.operations.get(number)?.applied.push(Applied {
-            entry: index,
-            filter: filter.clone(),
-            before,
-            is_gated,
-        });
-        is_gated.then_some(RouteChange::Add(Route::Durable { partition, filter }))
+        let is_gated = route.is_some();
+        self.operations.get(number)?.applied.push(Applied { entry: index, target, before, is_gated });
+        route.map(|filter| RouteChange::Add(Route::Durable { partition, filter }))
     }
 
     fn reason(&mut self, number: u64, reason: ReasonCode) -> Option<RouteChange> {
@@ -135,17 +141,27 @@ impl Group {
         let (queue, partition) = (operation.queue.clone(), operation.partition);
         let mut orphans: Vec<TopicFilter> = Vec::new();
         // Of two entries with one filter the first has replaced what was there before.
-        for Applied { filter, before, .. } in failed.into_iter().rev() {
+        for Applied { target, before, .. } in failed.into_iter().rev() {
             let Some(run) = self.served(partition) else { return };
             let Some(slot) = run.queues.slot(&queue) else { return };
-            match before {
-                Some(before) => drop(run.queues.subscribe(slot, filter.clone(), before)),
-                None => drop(run.queues.unsubscribe(slot, &filter)),
+            match (&target, before) {
+                (SubscriptionTarget::Filter(filter), Some(before)) => {
+                    drop(run.queues.subscribe(slot, filter.clone(), before));
+                }
+                (SubscriptionTarget::Filter(filter), None) => drop(run.queues.unsubscribe(slot, filter)),
+                (SubscriptionTarget::Shared(shared), Some(before)) => {
+                    drop(run.queues.subscribe_shared(slot, shared.clone(), before));
+                }
+                (SubscriptionTarget::Shared(shared), None) => {
+                    drop(run.queues.unsubscribe_shared(slot, shared));
+                }
             }
-            if !run.queues.has_route(&filter) {
+            if let SubscriptionTarget::Filter(filter) = &target
+                && !run.queues.has_route(filter)
+            {
                 orphans.push(filter.clone());
             }
-            let key = StateKey::Subscription { queue: queue.clone(), filter };
+            let key = StateKey::Subscription { queue: queue.clone(), target };
             self.ledger.write(partition, &key, before.map(|before| before.encode()));
         }
         self.withdraw_routes(partition, orphans);

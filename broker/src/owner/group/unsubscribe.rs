@@ -9,7 +9,7 @@ use tidemill_core::packet::ReasonCode;
 use tidemill_core::queue::progress::Mode;
 use tidemill_core::queue::subscription::Subscription;
 use tidemill_core::state::key::StateKey;
-use tidemill_core::topic::TopicFilter;
+use tidemill_core::topic::{SharedFilter, SubscriptionTarget, TopicFilter};
 
 impl Group {
     /// A host asks to end subscriptions.
@@ -25,8 +25,11 @@ impl Group {
     pub(super) fn apply_unsubscribe(&mut self, number: u64) {
         let Some(operation) = self.operations.get(number) else { return };
         let Change::Unsubscribe(request) = &operation.change else { return };
-        for filter in request.filters.clone() {
-            let reason = self.end_subscription(number, filter);
+        for target in request.targets.clone() {
+            let reason = match target {
+                SubscriptionTarget::Filter(filter) => self.end_subscription(number, filter),
+                SubscriptionTarget::Shared(shared) => self.end_shared_subscription(number, shared),
+            };
             if let Some(operation) = self.operations.get(number) {
                 operation.reasons.push(reason);
             }
@@ -59,11 +62,24 @@ impl Group {
             None => drop(run.queues.unsubscribe(slot, &filter)),
         }
         let is_orphan = had_route && !run.queues.has_route(&filter);
-        let key = StateKey::Subscription { queue, filter: filter.clone() };
+        let key = StateKey::Subscription { queue, target: SubscriptionTarget::Filter(filter.clone()) };
         self.ledger.write(partition, &key, ended.map(|ended| ended.encode()));
         if is_orphan {
             self.withdraw_routes(partition, vec![filter]);
         }
+        ReasonCode::SUCCESS
+    }
+
+    fn end_shared_subscription(&mut self, number: u64, shared: SharedFilter) -> ReasonCode {
+        let Some(operation) = self.operations.get(number) else { return ReasonCode::UNSPECIFIED_ERROR };
+        let (queue, partition) = (operation.queue.clone(), operation.partition);
+        let Some(run) = self.served(partition) else { return ReasonCode::UNSPECIFIED_ERROR };
+        let Some(slot) = run.queues.slot(&queue) else { return ReasonCode::UNSPECIFIED_ERROR };
+        if run.queues.unsubscribe_shared(slot, &shared).is_none() {
+            return ReasonCode::NO_SUBSCRIPTION_EXISTED;
+        }
+        let key = StateKey::Subscription { queue, target: SubscriptionTarget::Shared(shared) };
+        self.ledger.write(partition, &key, None);
         ReasonCode::SUCCESS
     }
 }
