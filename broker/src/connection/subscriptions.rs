@@ -16,7 +16,7 @@ use tidemill_core::attach::{
     OwnerError, StoredSubscription, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::packet::{
-    Packet, PacketId, QoS, ReasonCode, SubAck, Subscribe, SubscriptionOptions, UnsubAck, Unsubscribe,
+    Packet, QoS, ReasonCode, SubAck, Subscribe, SubscriptionOptions, UnsubAck, Unsubscribe,
 };
 use tidemill_core::session::state::Subscribed;
 use tidemill_core::topic::{SubscriptionTarget, TopicFilter};

@@ -176,7 +176,7 @@ impl Mailbox {
 
 impl MailboxLimits {
     /// Whether a message of `bytes` does not fit any more.
-    fn are_reached(self, inner: &Inner, bytes: usize) -> bool {
+    pub(super) fn are_reached(self, inner: &Inner, bytes: usize) -> bool {
         let waiting = inner.buffer.unsent_bytes() + inner.outbound.pending_bytes();
         let messages = inner.buffer.unsent_messages() + inner.outbound.pending_count();
         // An empty mailbox takes any message, however large.

@@ -36,7 +36,7 @@ impl Mailbox {
     #[must_use]
     pub fn has_room(&self) -> bool {
         let inner = self.inner.lock();
-        inner.takes_messages() && !self.is_full(&inner, 0)
+        inner.takes_messages() && !self.context.limits.are_reached(&inner, 0)
     }
 
     /// Delivers one message of the group `share`, unless the bounds are reached or the connection ends.
@@ -45,7 +45,7 @@ impl Mailbox {
         if !inner.takes_messages() {
             return Offer::Closed;
         }
-        if self.is_full(&inner, delivery.message.bytes()) {
+        if self.context.limits.are_reached(&inner, delivery.message.bytes()) {
             return Offer::Full;
         }
         self.take(&mut inner, delivery, Source::Shared(share), turn);

@@ -169,7 +169,7 @@ impl Router {
         for peer in matches.peers_of(publish.0.qos) {
             self.metrics.count_forward();
             // Whether or not somebody waits for it, a forward above QoS 0 has its place in the sequence of the link.
-            let done = (message.qos > QoS::AtMostOnce).then(|| {
+            let done = (publish.0.qos > QoS::AtMostOnce).then(|| {
                 let countdown = countdown.cloned();
                 Box::new(move || {
                     if let Some(countdown) = countdown {

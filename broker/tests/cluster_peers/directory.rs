@@ -45,7 +45,11 @@ fn subscription(filter: &str) -> StoredSubscription {
         retain_as_published: false,
         retain_handling: RetainHandling::Send,
     };
-    StoredSubscription { filter: super::node::filter(filter), options, identifier: None }
+    StoredSubscription {
+        target: SubscriptionTarget::Filter(super::node::filter(filter)),
+        options,
+        identifier: None,
+    }
 }
 
 fn subscribe(subscriptions: Vec<StoredSubscription>) -> SubscribeRequest {

@@ -40,7 +40,8 @@ impl Subscriber {
         mailbox.open(OpenedClient {
             client_id: "c".into(),
             encoder: Encoder::new(Version::V3_1_1, None),
-            in_flight: NonZeroU16::MIN,
+            window: NonZeroU16::MIN,
+            kept: None,
             receive_maximum: 1,
             keep_alive: KeepAlive::of_connect(0, 0),
         });

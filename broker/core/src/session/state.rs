@@ -1,5 +1,6 @@
 //! What a session subscribed to.
 
+use crate::attach::StoredSubscription;
 use crate::packet::SubscriptionOptions;
 use crate::topic::{SharedFilter, SubscriptionTarget, TopicFilter};
 use std::collections::{BTreeMap, BTreeSet};

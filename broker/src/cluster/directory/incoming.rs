@@ -187,7 +187,13 @@ impl Directory {
         if let (Some(client_id), Some(connection)) = (unwanted, grant) {
             // Whoever asked has given up: there is no such connection.
             let connection = connection.into();
-            self.detach(tidemill_core::attach::Detach { client_id, connection, session_expiry_secs: None });
+            let (session_expiry_secs, in_flight) = (None, None);
+            self.detach(tidemill_core::attach::Detach {
+                client_id,
+                connection,
+                session_expiry_secs,
+                in_flight,
+            });
         }
         Ok(())
     }

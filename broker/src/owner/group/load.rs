@@ -262,9 +262,9 @@ fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
     let slot = run.queues.restore(id.clone(), &cursor, run.owner.trim_floor);
     for (target, subscription) in subscriptions {
         match target {
-            SubscriptionTarget::Filter(filter) => drop(run.queues.subscribe(slot, filter, subscription)),
+            SubscriptionTarget::Filter(filter) => run.queues.subscribe(slot, filter, subscription),
             SubscriptionTarget::Shared(shared) => run.queues.subscribe_shared(slot, shared, subscription),
-        }
+        };
     }
     if id.kind == QueueKind::Session
         && let Some(meta) = meta

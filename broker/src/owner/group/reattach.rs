@@ -104,11 +104,12 @@ impl Group {
                 client_id: client_id.clone(),
                 connection: attached.connection,
                 session_expiry_secs: None,
+                in_flight: None,
             })
             .collect();
         for detach in missing {
             debug!(client_id = %detach.client_id, host = %host.id, "connection has ended unheard");
-            self.handle_detach(&detach);
+            self.handle_detach(detach);
         }
     }
 

@@ -146,16 +146,14 @@ impl Group {
             let Some(slot) = run.queues.slot(&queue) else { return };
             match (&target, before) {
                 (SubscriptionTarget::Filter(filter), Some(before)) => {
-                    drop(run.queues.subscribe(slot, filter.clone(), before));
+                    run.queues.subscribe(slot, filter.clone(), before)
                 }
-                (SubscriptionTarget::Filter(filter), None) => drop(run.queues.unsubscribe(slot, filter)),
+                (SubscriptionTarget::Filter(filter), None) => run.queues.unsubscribe(slot, filter),
                 (SubscriptionTarget::Shared(shared), Some(before)) => {
-                    drop(run.queues.subscribe_shared(slot, shared.clone(), before));
+                    run.queues.subscribe_shared(slot, shared.clone(), before)
                 }
-                (SubscriptionTarget::Shared(shared), None) => {
-                    drop(run.queues.unsubscribe_shared(slot, shared));
-                }
-            }
+                (SubscriptionTarget::Shared(shared), None) => run.queues.unsubscribe_shared(slot, shared),
+            };
             if let SubscriptionTarget::Filter(filter) = &target
                 && !run.queues.has_route(filter)
             {
