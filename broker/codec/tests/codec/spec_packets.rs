@@ -53,7 +53,26 @@ pub(crate) const CONNECTS: &[Row] = &[
         "will with message expiry 0",
         FIRST,
         b"\x10\x1a\0\x04MQTT\x05\x06\0\x3c\0\0\x01c\x05\x02\0\0\0\0\0\x01t\0\x01m",
-        MALFORMED, // Legal, but nobody could receive it: `rmqtt-codec` refuses it, and so do we.
+        OK,
+    ),
+    (
+        "will with message expiry 0 behind every other property",
+        FIRST,
+        b"\x10\x3d\0\x04MQTT\x05\x06\0\x3c\x02\x17\x01\0\x01c\x26\x01\x01\x18\0\0\0\x05\x03\0\x01c\
+            \x08\0\x01r\x09\0\x01d\x26\0\x01a\0\x01b\x02\0\0\0\0\x26\0\x01a\0\x01b\0\x01t\0\x01m",
+        OK,
+    ),
+    (
+        "will with message expiry 0 twice",
+        FIRST,
+        b"\x10\x1f\0\x04MQTT\x05\x06\0\x3c\0\0\x01c\x0a\x02\0\0\0\0\x02\0\0\0\0\0\x01t\0\x01m",
+        MALFORMED,
+    ),
+    (
+        "will with a topic alias",
+        FIRST,
+        b"\x10\x18\0\x04MQTT\x05\x06\0\x3c\0\0\x01c\x03\x23\0\x01\0\x01t\0\x01m",
+        MALFORMED,
     ),
     (
         "will with a response topic of a wildcard",
@@ -249,8 +268,16 @@ pub(crate) const OTHERS: &[Row] = &[
     ("DISCONNECT, reserved flags", V3_1_1, b"\xe2\0", MALFORMED),
     ("DISCONNECT, unknown reason", V5, b"\xe0\x01\x03", MALFORMED),
     ("DISCONNECT, server reference", V5, b"\xe0\x06\0\x04\x1c\0\x01s", PROTOCOL),
+    ("DISCONNECT, session expiry twice", V5, b"\xe0\x0c\0\x0a\x11\0\0\0\x3c\x11\0\0\0\x3c", MALFORMED),
+    ("DISCONNECT, quota exceeded", V5, b"\xe0\x01\x97", OK),
+    ("DISCONNECT, server shutting down", V5, b"\xe0\x01\x8b", PROTOCOL),
+    ("DISCONNECT, session taken over", V5, b"\xe0\x02\x8e\0", PROTOCOL),
+    ("DISCONNECT, not authorized", V5, b"\xe0\x01\x87", PROTOCOL),
     ("AUTH", V5, b"\xf0\x06\x18\x04\x15\0\x01m", OK),
-    ("AUTH, empty", V5, b"\xf0\0", OK),
+    ("AUTH, empty", V5, b"\xf0\0", PROTOCOL),
+    ("AUTH, success", V5, b"\xf0\x06\0\x04\x15\0\x01m", PROTOCOL),
+    ("AUTH, unknown reason", V5, b"\xf0\x06\x17\x04\x15\0\x01m", MALFORMED),
+    ("AUTH, reserved flags", V5, b"\xf1\x06\x18\x04\x15\0\x01m", MALFORMED),
     ("AUTH, data without method", V5, b"\xf0\x06\x18\x04\x16\0\x01d", PROTOCOL),
     ("AUTH, 3.1.1", V3_1_1, b"\xf0\0", MALFORMED),
     ("packet type 0", V5, b"\0\0", MALFORMED),
@@ -370,7 +397,9 @@ fn before_connect_3_x_clients_hear_only_of_version_and_client_id() {
     assert_eq!(said(b"\x10\x0d\0\x04MQTT\x07\x02\0\x3c\0\x01c"), Some(b"\x20\x02\0\x01".to_vec()));
     assert_eq!(said(b"\x10\x0c\0\x04MQTT\x04\0\0\x3c\0\0"), Some(b"\x20\x02\0\x02".to_vec()));
     assert_eq!(said(b"\x10\x0d\0\x04MQTT\x04\x03\0\x3c\0\x01c"), None);
-    assert_eq!(said(b"\x10\x0e\0\x04MQTT\x05\x03\0\x3c\0\0\x01c"), Some(b"\x20\x03\0\x81\0".to_vec()));
+    let refused = said(b"\x10\x0e\0\x04MQTT\x05\x03\0\x3c\0\0\x01c").unwrap();
+    assert_eq!(refused[..8], *b"\x20\x28\0\x81\x25\x1f\0\x22");
+    assert_eq!(refused[8..], *b"malformed packet: flags of CONNECT");
     assert_eq!(said(b"GET /"), None);
 }
 
@@ -386,6 +415,9 @@ fn after_connect_only_5_0_clients_hear_why_they_are_closed() {
         })
     };
 
-    assert_eq!(said(Version::V5), Some(b"\xe0\x02\x81\0".to_vec()));
+    let told = said(Version::V5).unwrap();
+    assert_eq!(told[..2], *b"\xe0\x2a");
+    assert_eq!(told[2..7], *b"\x81\x28\x1f\0\x25");
+    assert_eq!(told[7..], *b"malformed packet: PINGREQ with a body");
     assert_eq!(said(Version::V3_1_1), None);
 }
