@@ -39,6 +39,8 @@ pub struct Config {
     pub peers: Option<Peers>,
     /// Persistent sessions.
     pub sessions: Sessions,
+    /// What this broker says and checks beyond what MQTT asks of every one.
+    pub mqtt: Mqtt,
     /// Bounds.
     pub limits: Limits,
     /// Threads that serve connections. Default: one up to two cores, else cores - 1.
