@@ -13,3 +13,4 @@ pub mod metrics;
 pub mod owner;
 pub mod registry;
 pub mod router;
+pub mod sys;

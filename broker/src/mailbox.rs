@@ -4,10 +4,12 @@
 //! written once, by whoever delivered. The connection's own task wakes only when the socket does not take the bytes.
 
 mod buffer;
+mod close;
 mod deliver;
 mod flush;
 mod turn;
 
+pub use close::CloseReason;
 pub use deliver::{LiveDelivery, QueueDeliveries, TakenDeliveries};
 pub use flush::{Flush, Probe};
 pub use turn::Turn;
@@ -23,8 +25,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use tidemill_codec::Encoder;
-use tidemill_core::packet::{Ack, AckKind, Packet, PacketId, ReasonCode, Version};
+use tidemill_core::packet::{Ack, AckKind, Answer, Packet, PacketId, ReasonCode, Version, reason_string};
 use tidemill_core::partition::Offset;
+use tidemill_core::session::aliases::TopicAliases;
 use tidemill_core::session::inbound::{AckWindow, Ticket};
 use tidemill_core::session::outbound::{Outbound, Source, UnknownPacketId};
 use tidemill_core::session::timers::KeepAlive;
@@ -54,17 +57,6 @@ impl fmt::Debug for MailboxContext {
     }
 }
 
-/// Why a connection ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CloseReason {
-    /// The client closed its socket or the socket failed.
-    ConnectionLost,
-    /// The client sent DISCONNECT; 0x04 asks for the will.
-    ClientDisconnect(ReasonCode),
-    /// The broker ends it and says why (5.0).
-    Broker(ReasonCode),
-}
-
 /// One connection's mailbox. Share it behind an `Arc`; after [`Mailbox::end`] it takes nothing and holds no socket.
 #[derive(Debug)]
 pub struct Mailbox {
@@ -80,6 +72,10 @@ struct Inner {
     outbound: Outbound,
     window: AckWindow,
     keep_alive: KeepAlive,
+    /// Topic aliases that the client accepts; 0 = none.
+    topic_alias_maximum: u16,
+    /// Made with the first message for a client that accepts aliases.
+    aliases: Option<Box<TopicAliases>>,
     buffer: OutBuffer,
     /// `None` after the connection has ended.
     flush: Option<Flush>,
@@ -122,6 +118,8 @@ impl Mailbox {
             outbound: Outbound::new(NonZeroU16::MIN),
             window: AckWindow::new(1),
             keep_alive: KeepAlive::limit(0, 0),
+            topic_alias_maximum: 0,
+            aliases: None,
             buffer: OutBuffer::default(),
             flush: Some(flush),
             waker: None,
@@ -155,6 +153,7 @@ impl Mailbox {
         inner.outbound = Outbound::new(client.in_flight);
         inner.window = AckWindow::new(client.receive_maximum);
         inner.keep_alive = client.keep_alive;
+        inner.topic_alias_maximum = client.topic_alias_maximum;
     }
 
     /// Sets how to write to a client that is refused.
@@ -166,8 +165,10 @@ impl Mailbox {
     pub fn send(self: &Arc<Self>, packet: &Packet, turn: &mut Turn) {
         let mut inner = self.inner.lock();
         let encoder = inner.encoder;
-        if let Err(error) = encoder.encode(packet, inner.buffer.back().encode_into(0)) {
+        let chunk = inner.buffer.back();
+        if let Err(error) = encoder.encode(packet, chunk.encode_into(0)) {
             tracing::debug!(%error, "packet cannot be sent; closing connection");
+            chunk.uncount(0);
             inner.closing.get_or_insert(CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE));
         }
         self.mark_dirty(&mut inner, turn);
@@ -301,6 +302,7 @@ impl Mailbox {
         inner.waker = None;
         inner.outbound.clear();
         inner.window = AckWindow::new(1);
+        inner.aliases = None;
         inner.buffer = OutBuffer::default();
         inner.closing.get_or_insert(CloseReason::ConnectionLost);
     }
@@ -324,7 +326,10 @@ impl Mailbox {
                 return true;
             }
             is_any = true;
-            let ack = Ack::new(AckKind::PubAck, ready.packet_id, ready.reason);
+            let ack = Ack {
+                reason_string: reason_string(Answer::Publish, ready.reason),
+                ..Ack::new(AckKind::PubAck, ready.packet_id, ready.reason)
+            };
             let encoder = inner.encoder;
             if encoder.encode_ack(&ack, inner.buffer.back().encode_into(0)).is_err() {
                 inner.closing = Some(CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE));
@@ -348,6 +353,8 @@ pub struct OpenedClient {
     pub receive_maximum: u16,
     /// How long it may be silent.
     pub keep_alive: KeepAlive,
+    /// Topic aliases it accepts.
+    pub topic_alias_maximum: u16,
 }
 
 /// Wakes the connection's task after the lock is released.

@@ -103,6 +103,14 @@ impl Router {
         }
     }
 
+    /// Publishes a message that is about this broker alone: to local receivers, never to peers or the log. It is
+    /// published at QoS 0.
+    pub fn publish_here(&self, message: &Arc<Message>, cache: &mut RouteCache, turn: &mut Turn) {
+        debug_assert_eq!(message.qos, QoS::AtMostOnce, "above, the queues of this broker would miss it");
+        let matches = cache.look_up(&self.tables, &message.topic);
+        self.deliver_local(message, &matches, turn);
+    }
+
     /// Delivers what a peer forwarded to local receivers only: a forwarded message is never forwarded again. `cache`
     /// belongs to the link. The peer may be told that it was taken when this returns.
     pub fn deliver_forwarded(&self, record: &Record, cache: &mut RouteCache, turn: &mut Turn) {
