@@ -135,8 +135,7 @@ struct Connection {
     /// Offsets of the session's queue to report at the end of the turn.
     acked: Vec<Offset>,
     will: Option<Box<Will>>,
-    /// What was wrong with the client's last bytes.
-    #[expect(clippy::box_collection, reason = "a connection that is well pays 8 bytes")]
+    /// What was wrong with the client's last bytes; boxed, because a connection that is well pays for it too.
     words: Option<Box<ByteString>>,
     /// As CONNECT asked for, as a DISCONNECT may change it.
     session_expiry_secs: Option<u32>,

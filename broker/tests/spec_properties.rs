@@ -220,7 +220,9 @@ fn says_utf8(id: Option<u16>, payload: &[u8]) -> PublishPacket {
 #[tokio::test]
 async fn a_payload_that_says_it_is_utf_8_and_is_not_is_refused_where_payloads_are_checked() {
     let broker = Broker::start_with("mqtt: {checkPayloadFormat: true}").await;
-    let mut client = Client::connect(broker.address(), Version::V5, "c").await;
+    let mut worded = connect(Version::V5, "c");
+    worded.request_problem_information = true;
+    let (mut client, _) = Client::connect_with(broker.address(), worded).await;
 
     client.send(Packet::Publish(says_utf8(Some(1), b"fine"))).await;
     assert_eq!(client.receive().await.body, [0, 1, 0x10]);

@@ -43,7 +43,10 @@ async fn the_broker_says_what_it_counts_in_the_names_of_mosquitto() {
 
     let figures = figures(&mut watcher, |figures| {
         let is_whole = figures.contains_key("version") && figures.contains_key("load/publish/sent/15min");
-        is_whole && figures.get("messages/received").is_some_and(|count| count == "8")
+        let is = |name: &str, count: &str| figures.get(name).is_some_and(|figure| figure == count);
+        // The first figures were read before any of them was retained.
+        let is_later = !is("retained messages/count", "0");
+        is_whole && is_later && is("messages/received", "8") && is("subscriptions/count", "2")
     })
     .await;
 
@@ -62,7 +65,7 @@ async fn the_broker_says_what_it_counts_in_the_names_of_mosquitto() {
     let publishes = 3 * (2 + 2 + 1 + 5);
     assert_eq!(number("bytes/received"), u64::try_from(connects + subscribes + publishes + 2).unwrap());
     assert!(number("messages/sent") >= 8 && number("bytes/sent") >= 40);
-    assert!(number("retained messages/count") >= 40, "these themselves");
+    assert!(number("retained messages/count") >= 30, "these themselves");
 }
 
 #[tokio::test]

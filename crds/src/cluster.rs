@@ -64,6 +64,9 @@ use status::MqttClusterStatus;
     validation = Rule::new("has(self.embedded) || !has(self.storage) || !has(self.storage.storageClassName)")
         .message("storageClassName is only for embedded: with kafka the volume is an emptyDir")
         .field_path(".storage.storageClassName"),
+    validation = Rule::new("has(self.embedded) || !has(self.limits) || !has(self.limits.retainedBytes)")
+        .message("retainedBytes is only for embedded: with kafka nothing is retained yet")
+        .field_path(".limits.retainedBytes"),
     validation = Rule::new("!has(self.embedded) || (has(self.storage) == has(oldSelf.storage) && (!has(self.storage) || self.storage == oldSelf.storage))")
         .message("storage of an embedded cluster cannot change yet: its volume claim is immutable")
         .field_path(".storage")

@@ -111,6 +111,7 @@ async fn a_new_cluster_is_let_in_or_refused_with_a_plain_reason() -> anyhow::Res
         ),
         (kafka(&[("kafka/bootstrapServers", json!("no port"))]), "spec.kafka.bootstrapServers"),
         (kafka(&[("storage", json!({"storageClassName": "fast"}))]), "storageClassName is only for embedded"),
+        (kafka(&[("limits", json!({"retainedBytes": 1_000_000}))]), "retainedBytes is only for embedded"),
         (kafka(&[("listeners", twice)]), "two listeners have the same port"),
         (
             kafka(&[("listeners", json!([{"name": "peers", "port": 1883}]))]),

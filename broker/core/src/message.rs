@@ -61,7 +61,8 @@ impl Message {
             qos: self.qos,
             retain: self.retain,
             properties,
-            publisher: self.publisher.clone(),
+            // It may be a part of the publisher's CONNECT.
+            publisher: text(&self.publisher),
             publish_time_ms: self.publish_time_ms,
         }
     }

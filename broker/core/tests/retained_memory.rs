@@ -24,10 +24,10 @@ fn resident_bytes() -> usize {
 #[test]
 fn messages_cost_what_the_store_says_and_few_are_found_among_many_at_once() {
     let mut store = RetainedStore::new();
-    let publisher = ByteString::from("one of few publishers");
     let before = resident_bytes();
 
     for device in 0..DEVICES {
+        let publisher = ByteString::from(format!("device-{device:06}"));
         for leaf in LEAVES {
             let message = Message {
                 topic: TopicName::parse(format!("site/{}/device-{device:06}/{leaf}", device % 10)).unwrap(),

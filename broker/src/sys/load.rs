@@ -6,8 +6,11 @@ use std::time::Duration;
 /// Minutes that the averages look back.
 pub(super) const MINUTES: [u32; 3] = [1, 5, 15];
 
+/// Reads one count.
+type Count = fn(&Totals) -> u64;
+
 /// What has averages: its name below `$SYS/broker/load/` and its count.
-pub(super) const KINDS: [(&str, fn(&Totals) -> u64); 8] = [
+pub(super) const KINDS: [(&str, Count); 8] = [
     ("bytes/received", |totals| totals.bytes_received),
     ("bytes/sent", |totals| totals.bytes_sent),
     ("connections", |totals| totals.connections_opened),

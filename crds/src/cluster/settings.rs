@@ -80,6 +80,10 @@ pub struct Limits {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 4_294_967_295_u32))]
     pub subscriptions: Option<u32>,
+    /// Memory of all retained messages. Only with `embedded`: several brokers retain nothing yet. Default: 256 MiB.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_099_511_627_776_u64))]
+    pub retained_bytes: Option<u64>,
 }
 
 /// Lease timings. Without the three numbers brokers derive them from their count: 2/6/9 s up to 16 brokers, 5/15/20 s

@@ -293,6 +293,19 @@ mod tests {
     }
 
     #[test]
+    fn retained_messages_are_bounded_where_there_are_some() {
+        let limits =
+            tidemill_crds::Limits { retained_bytes: Some(1_000), ..tidemill_crds::Limits::default() };
+        let (mut alone, mut shared) = (embedded_cluster(), kafka_cluster());
+        alone.spec.limits = Some(limits.clone());
+        shared.spec.limits = Some(limits);
+
+        assert_eq!(validate(&alone).unwrap().config.limits.retained_bytes, 1_000);
+        let refusal = validate(&shared).unwrap_err();
+        assert!(refusal.to_string().contains("limits.retainedBytes"), "{refusal}");
+    }
+
+    #[test]
     fn the_topics_are_named_after_namespace_and_cluster_unless_the_spec_says_otherwise() {
         let mut cluster = kafka_cluster();
         let prefix = |cluster: &MqttCluster| match validate(cluster).unwrap().store {

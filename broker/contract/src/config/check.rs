@@ -1,6 +1,6 @@
 //! Rules that one key alone cannot say.
 
-use super::{Config, Coordination};
+use super::{Config, Coordination, Limits};
 use std::net::SocketAddr;
 
 /// What is wrong with a config that parsed. Each message names the key.
@@ -189,6 +189,12 @@ impl Config {
                     reason: "coordination: kubernetes links the brokers",
                 });
             }
+            if self.limits.retained_bytes != Limits::default().retained_bytes {
+                return Err(ConfigError::Conflict {
+                    key: "limits.retainedBytes",
+                    reason: "with coordination: kubernetes nothing is retained yet",
+                });
+            }
         }
         let membership = &self.membership;
         if let (Some(renew), Some(stop), Some(duration)) =
@@ -346,6 +352,17 @@ mod tests {
         let config = parse("coordination: kubernetes\n").unwrap();
 
         assert!(matches!(config.check(), Err(ConfigError::Missing { key: "kafka", .. })));
+    }
+
+    #[test]
+    fn a_bound_of_what_is_not_retained_is_refused() {
+        let cluster = "coordination: kubernetes\nkafka: {bootstrapServers: 'kafka:9092'}\n\
+                       peers: {tls: {caFile: a, certificateFile: b, keyFile: c}}\nauth: {anonymous: true}\n";
+        let bounded = format!("{cluster}limits: {{retainedBytes: 1000}}\n");
+
+        assert_eq!(parse(cluster).unwrap().check(), Ok(()));
+        let error = parse(&bounded).unwrap().check().unwrap_err();
+        assert!(matches!(error, ConfigError::Conflict { key: "limits.retainedBytes", .. }), "{error}");
     }
 
     #[test]

@@ -8,11 +8,11 @@ use bytestring::ByteString;
 /// What the allocator adds to a block, on average.
 const ALLOCATION_BYTES: usize = 16;
 
-/// The message behind its `Arc`, with the blocks of topic and payload.
-const MESSAGE_BYTES: usize = 2 * size_of::<usize>() + size_of::<Message>() + 2 * ALLOCATION_BYTES;
+/// The message behind its `Arc`, with the blocks of topic, payload and publisher.
+const MESSAGE_BYTES: usize = 2 * size_of::<usize>() + size_of::<Message>() + 3 * ALLOCATION_BYTES;
 
-/// The properties behind their box.
-const PROPERTIES_BYTES: usize = size_of::<PublishProperties>() + ALLOCATION_BYTES;
+/// The properties behind their box, with the blocks of its three texts.
+const PROPERTIES_BYTES: usize = size_of::<PublishProperties>() + 4 * ALLOCATION_BYTES;
 
 const USER_PROPERTY_BYTES: usize = size_of::<(ByteString, ByteString)>() + 2 * ALLOCATION_BYTES;
 
@@ -42,7 +42,7 @@ impl MessageSize for Message {
             PROPERTIES_BYTES + properties.user_properties.len() * USER_PROPERTY_BYTES
         });
         let expiry = if self.expires_ms().is_some() { EXPIRY_BYTES } else { 0 };
-        MESSAGE_BYTES + self.bytes() + properties + expiry
+        MESSAGE_BYTES + self.bytes() + self.publisher.len() + properties + expiry
     }
 
     fn expires_ms(&self) -> Option<u64> {

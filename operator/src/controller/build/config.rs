@@ -118,8 +118,7 @@ fn limits(spec: &MqttClusterSpec) -> Limits {
         mailbox_messages: wanted.mailbox_messages.unwrap_or(default.mailbox_messages),
         mailbox_bytes: wanted.mailbox_bytes.unwrap_or(default.mailbox_bytes),
         subscriptions: wanted.subscriptions.unwrap_or(default.subscriptions),
-        // Not in the spec as long as a cluster retains nothing.
-        retained_bytes: default.retained_bytes,
+        retained_bytes: wanted.retained_bytes.unwrap_or(default.retained_bytes),
     }
 }
 
