@@ -10,6 +10,7 @@ use crate::admin::{Admin, AdminError, AdminParts};
 use crate::connection::{ConnectionThreads, Services, default_count};
 use crate::listener::{BindError, ConnectionCount, Listener};
 use crate::router::Router;
+use crate::sys::{SysPublisher, Unchanged};
 use futures::future::BoxFuture;
 use std::io;
 use std::net::SocketAddr;
@@ -104,6 +105,12 @@ pub async fn start(
     let wills = Arc::clone(&services.wills);
     tasks.spawn(async move { wills.run().await });
     tasks.spawn(sweep_shared(Arc::clone(&data_path.router)));
+    if config.mqtt.sys_interval_secs > 0 {
+        let interval = Duration::from_secs(u64::from(config.mqtt.sys_interval_secs));
+        let unchanged =
+            if services.features.retained { Unchanged::IsRetained } else { Unchanged::IsRepeated };
+        tasks.spawn(SysPublisher::new(Arc::clone(&data_path.router), interval, unchanged).run());
+    }
     let connections = ConnectionCount::new(descriptors::make_room_for_clients(config.limits.connections));
     for listener in listeners {
         let (services, threads) = (Arc::clone(&services), Arc::clone(&threads));

@@ -14,6 +14,7 @@ mod will;
 
 pub use services::{OwnerHandle, ServiceParts, Services};
 pub use threads::{ConnectionThreads, default_count};
+use will::WillEnd;
 pub use will::Wills;
 
 use crate::mailbox::{CloseReason, Flush, Mailbox, Turn};
@@ -21,6 +22,7 @@ use crate::metrics::ClosedBy;
 use crate::registry::Registered;
 use crate::router::{Publisher, RouteCache};
 use bytes::BytesMut;
+use bytestring::ByteString;
 use futures::future::BoxFuture;
 use handshake::Connected;
 use input::Input;
@@ -33,7 +35,7 @@ use std::time::Duration;
 use subscriptions::SubscriptionWork;
 use tidemill_codec::Codec;
 use tidemill_core::attach::{Detach, SessionLifetime};
-use tidemill_core::packet::{Disconnect, Packet, PublishPacket, ReasonCode, Will};
+use tidemill_core::packet::{Answer, Disconnect, Packet, PublishPacket, ReasonCode, Will, reason_string};
 use tidemill_core::partition::Offset;
 use tidemill_core::session::inbound::Inbound;
 use tidemill_core::session::state::Subscriptions;
@@ -69,17 +71,36 @@ pub async fn serve(services: Arc<Services>, socket: TcpStream) {
         Err(error) => {
             services.metrics.connection_refused();
             tracing::debug!(%error, "connection refused");
-            return Box::pin(close(&services, &mailbox, writer, input)).await;
+            // Before CONNACK says success there is no DISCONNECT.
+            let reason = mailbox.closing().filter(|_| error.is_after_connack());
+            let farewell = reason.and_then(|reason| farewell(reason, None));
+            return Box::pin(close(&services, &mailbox, (writer, input), farewell)).await;
         }
     };
     Box::pin(Connection::new(services, mailbox, writer, input, connected).run()).await;
 }
 
+/// What a 5.0 client is told at the end. `words` say more than the reason code does.
+fn farewell(reason: CloseReason, words: Option<ByteString>) -> Option<Disconnect> {
+    match reason {
+        CloseReason::ConnectionLost | CloseReason::ClientDisconnect(_) => None,
+        CloseReason::Broker(reason) => Some(Disconnect {
+            reason_string: words.or_else(|| reason_string(Answer::Disconnect, reason)),
+            ..Disconnect::new(reason)
+        }),
+    }
+}
+
 /// Tells a 5.0 client why, writes what is queued, then closes.
-async fn close(services: &Services, mailbox: &Arc<Mailbox>, writer: Arc<OwnedWriteHalf>, mut input: Input) {
-    if let Some(CloseReason::Broker(reason)) = mailbox.closing() {
+async fn close(
+    services: &Services,
+    mailbox: &Arc<Mailbox>,
+    (writer, mut input): (Arc<OwnedWriteHalf>, Input),
+    farewell: Option<Disconnect>,
+) {
+    if let Some(disconnect) = farewell {
         let mut turn = Turn::begin(&services.metrics);
-        mailbox.send_farewell(&Packet::Disconnect(Disconnect::new(reason)), &mut turn);
+        mailbox.send_farewell(&Packet::Disconnect(disconnect), &mut turn);
         turn.finish();
     }
     let drained = async {
@@ -118,6 +139,8 @@ struct Connection {
     /// Offsets of the session's queue to report at the end of the turn.
     acked: Vec<Offset>,
     will: Option<Box<Will>>,
+    /// What was wrong with the client's last bytes; boxed, because a connection that is well pays for it too.
+    words: Option<Box<ByteString>>,
     /// As CONNECT asked for, as a DISCONNECT may change it.
     session_expiry_secs: Option<u32>,
 }
@@ -133,7 +156,8 @@ impl Connection {
         let Connected { codec, connect, registered, grant } = connected;
         let has_more = input.has_rest();
         let mut connection = Self {
-            inbound: Inbound::new(connect.version, services.features, handshake::TOPIC_ALIAS_MAXIMUM),
+            inbound: Inbound::new(connect.version, services.features, handshake::TOPIC_ALIAS_MAXIMUM)
+                .with_payload_format(services.payload_format),
             cache: RouteCache::new(Publisher::Connection(mailbox.id())),
             subscriptions: Subscriptions::new(services.limits.subscriptions),
             services,
@@ -149,6 +173,7 @@ impl Connection {
             has_more,
             acked: Vec::new(),
             will: connect.will.clone(),
+            words: None,
             session_expiry_secs: None,
         };
         connection.restore(grant.subscriptions);
@@ -168,7 +193,9 @@ impl Connection {
             let _ = tokio::time::timeout(SETTLE_WAIT, settled).await;
         }
         self.end(reason);
-        close(&self.services, &self.mailbox, self.writer, self.input).await;
+        let words = self.words.filter(|_| self.mailbox.closing() == Some(reason)).map(|words| *words);
+        let farewell = self.mailbox.closing().and_then(|reason| farewell(reason, words));
+        close(&self.services, &self.mailbox, (self.writer, self.input), farewell).await;
     }
 
     /// Nothing is delivered or published any more, the will is out and the owner knows: a newer connection may go on.
@@ -185,11 +212,13 @@ impl Connection {
         if reason != CloseReason::ClientDisconnect(ReasonCode::SUCCESS)
             && let Some(will) = self.will.take()
         {
-            let expiry_secs = self.session_expiry_secs.unwrap_or(match self.registered.request.lifetime {
-                SessionLifetime::Clean => 0,
-                SessionLifetime::Persistent { expiry_secs } => expiry_secs,
-            });
-            self.services.wills.handle_abnormal_end(&client_id, *will, expiry_secs);
+            let session_expiry_secs =
+                self.session_expiry_secs.unwrap_or(match self.registered.request.lifetime {
+                    SessionLifetime::Clean => 0,
+                    SessionLifetime::Persistent { expiry_secs } => expiry_secs,
+                });
+            let end = WillEnd { session_expiry_secs, is_brokers_own: reason.is_brokers_own() };
+            self.services.wills.handle_abnormal_end(&client_id, *will, end);
         }
         self.services.owner.detach(Detach {
             client_id,
@@ -252,16 +281,17 @@ impl Connection {
 
     /// One turn: what was held, what is here, else one read; then everything it touched is written.
     fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<ControlFlow<CloseReason>> {
-        let mut buffer = if self.has_more {
-            self.input.take_rest()
+        let (mut buffer, count) = if self.has_more {
+            (self.input.take_rest(), 0)
         } else {
             match self.input.poll_read(context) {
-                Poll::Ready(Ok(buffer)) => buffer,
+                Poll::Ready(Ok(read)) => read,
                 Poll::Ready(Err(_)) => return Poll::Ready(ControlFlow::Break(CloseReason::ConnectionLost)),
                 Poll::Pending => return Poll::Pending,
             }
         };
         let mut turn = Turn::begin(&self.services.metrics);
+        turn.count_read(count);
         self.mailbox.handle_received(turn.now_us() / 1_000);
         let outcome = self.handle_input(&mut buffer, &mut turn);
         self.input.put_back(buffer);
@@ -281,13 +311,17 @@ impl Connection {
         self.has_more = true;
         while self.held.is_none() && !self.work.is_full() {
             match self.codec.decode(buffer) {
-                Ok(Some(packet)) => self.handle_packet(packet, turn)?,
+                Ok(Some(packet)) => {
+                    turn.count_packet();
+                    self.handle_packet(packet, turn)?;
+                }
                 Ok(None) => {
                     self.has_more = false;
                     break;
                 }
                 Err(error) => {
                     tracing::debug!(client_id = %self.registered.request.client_id, %error, "closing connection");
+                    self.words = Some(Box::new(error.to_string().into()));
                     return ControlFlow::Break(CloseReason::Broker(error.reason()));
                 }
             }

@@ -14,3 +14,4 @@ pub mod metrics;
 pub mod owner;
 pub mod registry;
 pub mod router;
+pub mod sys;

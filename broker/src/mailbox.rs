@@ -5,11 +5,13 @@
 
 mod acks;
 mod buffer;
+mod close;
 mod deliver;
 mod flush;
 mod shared;
 mod turn;
 
+pub use close::CloseReason;
 pub use deliver::{LiveDelivery, QueueDeliveries, TakenDeliveries};
 pub use flush::{Flush, Probe};
 pub use shared::Offer;
@@ -29,6 +31,7 @@ use tidemill_codec::Encoder;
 use tidemill_core::packet::{Ack, AckKind, Packet, ReasonCode, Version};
 use tidemill_core::partition::Offset;
 use tidemill_core::session::ack_window::AckWindow;
+use tidemill_core::session::aliases::TopicAliases;
 use tidemill_core::session::in_flight::InFlight;
 use tidemill_core::session::outbound::Outbound;
 use tidemill_core::session::timers::KeepAlive;
@@ -58,17 +61,6 @@ impl fmt::Debug for MailboxContext {
     }
 }
 
-/// Why a connection ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CloseReason {
-    /// The client closed its socket or the socket failed.
-    ConnectionLost,
-    /// The client sent DISCONNECT; 0x04 asks for the will.
-    ClientDisconnect(ReasonCode),
-    /// The broker ends it and says why (5.0).
-    Broker(ReasonCode),
-}
-
 /// One connection's mailbox. Share it behind an `Arc`; after [`Mailbox::end`] it takes nothing and holds no socket.
 #[derive(Debug)]
 pub struct Mailbox {
@@ -86,6 +78,10 @@ struct Inner {
     outbound: Outbound,
     window: AckWindow,
     keep_alive: KeepAlive,
+    /// Topic aliases that the client accepts; 0 = none.
+    topic_alias_maximum: u16,
+    /// Made with the first message for a client that accepts aliases.
+    aliases: Option<Box<TopicAliases>>,
     buffer: OutBuffer,
     /// `None` after the connection has ended.
     flush: Option<Flush>,
@@ -128,6 +124,8 @@ impl Mailbox {
             outbound: Outbound::new(NonZeroU16::MIN),
             window: AckWindow::new(Version::V3_1_1, 1),
             keep_alive: KeepAlive::limit(0, 0),
+            topic_alias_maximum: 0,
+            aliases: None,
             buffer: OutBuffer::default(),
             flush: Some(flush),
             waker: None,
@@ -174,6 +172,7 @@ impl Mailbox {
             ),
         };
         inner.keep_alive = client.keep_alive;
+        inner.topic_alias_maximum = client.topic_alias_maximum;
     }
 
     /// Goes on with what a resumed session has in flight: call it right after CONNACK. PUBREL is sent again, and what did
@@ -207,8 +206,10 @@ impl Mailbox {
     pub fn send(self: &Arc<Self>, packet: &Packet, turn: &mut Turn) {
         let mut inner = self.inner.lock();
         let encoder = inner.encoder;
-        if let Err(error) = encoder.encode(packet, inner.buffer.back().encode_into(0)) {
+        let chunk = inner.buffer.back();
+        if let Err(error) = encoder.encode(packet, chunk.encode_into(0)) {
             tracing::debug!(%error, "packet cannot be sent; closing connection");
+            chunk.uncount(0);
             inner.closing.get_or_insert(CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE));
         }
         self.mark_dirty(&mut inner, turn);
@@ -292,6 +293,7 @@ impl Mailbox {
         inner.waker = None;
         inner.outbound = Outbound::new(NonZeroU16::MIN);
         inner.window = AckWindow::new(Version::V3_1_1, 1);
+        inner.aliases = None;
         inner.buffer = OutBuffer::default();
         inner.closing.get_or_insert(CloseReason::ConnectionLost);
     }
@@ -319,6 +321,8 @@ pub struct OpenedClient {
     pub keep_alive: KeepAlive,
     /// Whether its session outlives the connection.
     pub kept: Kept,
+    /// Topic aliases it accepts.
+    pub topic_alias_maximum: u16,
 }
 
 /// What a session has beyond its connection.

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tidemill_broker::assembly;
 use tidemill_broker::config_file::{self, Environment, Overrides};
-use tokio::signal::unix::{SignalKind, signal};
+use tidemill_contract::config::Config;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 #[global_allocator]
@@ -106,23 +107,52 @@ fn run(serve: Serve) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("the system gives no threads")?;
-    runtime.block_on(async {
-        // Before anything starts, so that no signal is missed.
-        let mut terminate = signal(SignalKind::terminate()).context("signals cannot be received")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("signals cannot be received")?;
-        let mut running = assembly::start(&config, &environment).await?;
-        let outcome = tokio::select! {
-            _ = terminate.recv() => Ok(()),
-            _ = interrupt.recv() => Ok(()),
-            reason = running.failed() => Err(anyhow::anyhow!(reason)),
-        };
-        tracing::info!("stopping");
-        tokio::select! {
-            () = running.stop() => outcome,
-            _ = terminate.recv() => Err(anyhow::anyhow!("stopped at once by a second signal")),
-            _ = interrupt.recv() => Err(anyhow::anyhow!("stopped at once by a second signal")),
+    let outcome = runtime.block_on(serve_until_signal(&config, &environment));
+    // Whatever still runs ends with the process; it must not hold it up.
+    runtime.shutdown_background();
+    outcome
+}
+
+/// Runs the broker until a signal or a fault, then stops it. A second signal ends it at once.
+async fn serve_until_signal(config: &Config, environment: &Environment) -> anyhow::Result<()> {
+    // Before anything starts, so that no signal is missed.
+    let mut signals = Signals::listen()?;
+    let mut running = tokio::select! {
+        started = assembly::start(config, environment) => started?,
+        () = signals.received() => {
+            tracing::info!("stopped before it had started");
+            return Ok(());
         }
-    })
+    };
+    let outcome = tokio::select! {
+        () = signals.received() => Ok(()),
+        reason = running.failed() => Err(anyhow::anyhow!(reason)),
+    };
+    tracing::info!("stopping");
+    tokio::select! {
+        () = running.stop() => outcome,
+        () = signals.received() => Err(anyhow::anyhow!("stopped at once by a second signal")),
+    }
+}
+
+/// The signals that ask for the end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> anyhow::Result<Self> {
+        let listen = |kind| signal(kind).context("signals cannot be received");
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    async fn received(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 /// Lines for people on a terminal, JSON elsewhere; `TIDEMILL_LOG` filters, `info` is the default.

@@ -1,9 +1,14 @@
 //! What this broker counts, in the names that `/metrics` shows. Cheap to clone.
 
+mod totals;
+
+pub use totals::{SessionTotals, Totals};
+
 use prometheus::{
     Encoder as _, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
 };
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a message did not reach a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +84,8 @@ pub struct Metrics(Arc<Instruments>);
 struct Instruments {
     registry: Registry,
     connections: IntGauge,
+    /// Most connections at the same time.
+    connections_peak: AtomicU64,
     connections_opened: IntCounter,
     connections_refused: IntCounter,
     connections_closed: [IntCounter; 3],
@@ -86,6 +93,10 @@ struct Instruments {
     received_bytes: IntCounter,
     sent: [IntCounter; 3],
     sent_bytes: IntCounter,
+    packets_received: IntCounter,
+    packets_sent: IntCounter,
+    bytes_received: IntCounter,
+    bytes_sent: IntCounter,
     drops: [IntCounter; DropReason::ALL.len()],
     publish_seconds: Histogram,
     appends: IntCounter,
@@ -125,6 +136,7 @@ impl Metrics {
         )?;
         let instruments = Instruments {
             connections: gauge(&registry, "connections", "Connected clients")?,
+            connections_peak: AtomicU64::new(0),
             connections_opened: counter(&registry, "connections_opened_total", "Connections accepted")?,
             connections_refused: counter(&registry, "connections_refused_total", "Connections refused")?,
             connections_closed: ["client", "network", "broker"].map(|by| closed.with_label_values(&[by])),
@@ -132,6 +144,10 @@ impl Metrics {
             received_bytes: counter(&registry, "received_payload_bytes_total", "Payload from clients")?,
             sent: by_qos("messages_sent_total", "PUBLISH packets to clients")?,
             sent_bytes: counter(&registry, "sent_payload_bytes_total", "Payload to clients")?,
+            packets_received: counter(&registry, "packets_received_total", "MQTT packets from clients")?,
+            packets_sent: counter(&registry, "packets_sent_total", "MQTT packets to clients")?,
+            bytes_received: counter(&registry, "bytes_received_total", "Bytes read from clients")?,
+            bytes_sent: counter(&registry, "bytes_sent_total", "Bytes written to clients")?,
             drops: DropReason::ALL.map(|reason| drops.with_label_values(&[reason.label()])),
             publish_seconds: histogram(
                 &registry,
@@ -180,9 +196,10 @@ impl Metrics {
         Ok(text)
     }
 
-    /// A client connected; returns how many there are now.
+    /// A client connected.
     pub fn connection_opened(&self) {
         self.0.connections.inc();
+        self.0.connections_peak.fetch_max(self.connections(), Ordering::Relaxed);
         self.0.connections_opened.inc();
     }
 
@@ -219,6 +236,18 @@ impl Metrics {
     /// A member of a shared subscription was lost, and so many of its messages go to others.
     pub fn count_redistributed(&self, count: usize) {
         self.0.redistributed.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+
+    /// Packets and bytes came from a client.
+    pub(crate) fn add_read(&self, packets: u64, bytes: usize) {
+        self.0.packets_received.inc_by(packets);
+        self.0.bytes_received.inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
+    }
+
+    /// Packets and bytes went to a client.
+    pub(crate) fn add_written(&self, packets: u64, bytes: usize) {
+        self.0.packets_sent.inc_by(packets);
+        self.0.bytes_sent.inc_by(u64::try_from(bytes).unwrap_or(u64::MAX));
     }
 
     /// A message did not reach a receiver.

@@ -11,6 +11,7 @@ use bytes::BytesMut;
 use client::{Client, connect, will};
 use std::num::NonZeroU32;
 use tidemill_codec::Encoder;
+use tidemill_core::attach::OwnerError;
 use tidemill_core::packet::{Disconnect, Packet, QoS, ReasonCode, Version};
 
 /// Last packet of a 5.0 client and its reason code, after which the broker must have closed.
@@ -63,22 +64,6 @@ async fn an_unknown_protocol_version_is_answered_and_closed() {
 }
 
 #[tokio::test]
-async fn a_will_that_cannot_be_published_as_asked_is_refused() {
-    let broker = Broker::start_with(broker::CLUSTER).await;
-    let mut retained = connect(Version::V5, "c");
-    retained.will = will("w", 0);
-    retained.will.as_mut().unwrap().retain = true;
-    let mut exactly_once = connect(Version::V5, "c");
-    exactly_once.will = will("w", 0);
-    exactly_once.will.as_mut().unwrap().qos = QoS::ExactlyOnce;
-
-    let (mut client, connack) = Client::connect_with(broker.address(), exactly_once).await;
-
-    assert_eq!(connack.body[1], 0x9B);
-    assert_eq!(client.receive_or_end().await, None);
-}
-
-#[tokio::test]
 async fn an_authentication_method_is_refused() {
     let broker = Broker::start().await;
     let mut connect = connect(Version::V5, "c");
@@ -105,102 +90,6 @@ async fn a_newer_connection_takes_over_and_the_old_will_is_published() {
     assert_eq!(watcher.receive().await.message().0, "will/first");
     second.publish("t", b"x", None).await;
     assert_eq!(second.ping().await, [], "the new session has none of the old subscriptions");
-}
-
-#[tokio::test]
-async fn the_will_is_published_on_an_abnormal_end_and_on_0x04_but_not_on_a_normal_one() {
-    let broker = Broker::start().await;
-    let mut watcher = Client::connect(broker.address(), Version::V3_1_1, "watcher").await;
-    watcher.subscribe(&[("will/#", QoS::AtLeastOnce)]).await;
-    let with_will = |topic: &str| {
-        let mut connect = connect(Version::V5, topic);
-        connect.will = will(topic, 0);
-        connect
-    };
-
-    let (mut normal, _) = Client::connect_with(broker.address(), with_will("will/normal")).await;
-    normal.send(Packet::Disconnect(Disconnect::new(ReasonCode::SUCCESS))).await;
-    assert_eq!(normal.receive_or_end().await, None);
-    let (mut asking, _) = Client::connect_with(broker.address(), with_will("will/asked")).await;
-    asking.send_raw(&[0xE0, 1, 4]).await;
-    assert_eq!(asking.receive_or_end().await, None);
-    assert_eq!(watcher.receive().await.message().0, "will/asked");
-    let (lost, _) = Client::connect_with(broker.address(), with_will("will/lost")).await;
-    drop(lost);
-    assert_eq!(watcher.receive().await.message().0, "will/lost");
-    let (mut bad, _) = Client::connect_with(broker.address(), with_will("will/malformed")).await;
-    bad.send_raw(&[0xFF, 0]).await;
-    assert_eq!(watcher.receive().await.message().0, "will/malformed");
-}
-
-#[tokio::test]
-async fn a_will_with_a_delay_is_cancelled_by_a_reconnect_and_published_by_a_clean_start() {
-    let broker = Broker::start().await;
-    let mut watcher = Client::connect(broker.address(), Version::V3_1_1, "watcher").await;
-    watcher.subscribe(&[("will/#", QoS::AtMostOnce)]).await;
-    let session = |clean_start, topic: Option<&str>| {
-        let mut connect = connect(Version::V5, "delayed");
-        connect.clean_start = clean_start;
-        connect.session_expiry_secs = Some(3_600);
-        connect.will = topic.and_then(|topic| will(topic, 3_600));
-        connect
-    };
-
-    let (first, _) = Client::connect_with(broker.address(), session(true, Some("will/cancelled"))).await;
-    drop(first);
-    broker.until(|broker| broker.data_path.registry.find("delayed").is_none()).await;
-    let (second, connack) = Client::connect_with(broker.address(), session(false, Some("will/clean"))).await;
-    assert_eq!(connack.body[0], 1, "the session is present");
-    drop(second);
-    broker.until(|broker| broker.data_path.registry.find("delayed").is_none()).await;
-    let (_third, connack) = Client::connect_with(broker.address(), session(true, None)).await;
-
-    assert_eq!(connack.body[0], 0);
-    assert_eq!(watcher.receive().await.message().0, "will/clean");
-}
-
-#[tokio::test]
-async fn a_silent_client_is_closed_after_its_keep_alive_with_0x8d_and_its_will_is_published() {
-    let broker = Broker::start().await;
-    let mut watcher = Client::connect(broker.address(), Version::V3_1_1, "watcher").await;
-    watcher.subscribe(&[("will/#", QoS::AtMostOnce)]).await;
-    let mut silent = connect(Version::V5, "silent");
-    silent.keep_alive_secs = 1;
-    silent.will = will("will/silent", 0);
-
-    let (mut silent, _) = Client::connect_with(broker.address(), silent).await;
-
-    assert_eq!(farewell(&mut silent).await, 0x8D);
-    assert_eq!(watcher.receive().await.message().0, "will/silent");
-}
-
-#[tokio::test]
-async fn malformed_input_closes_that_connection_with_its_code_and_no_other() {
-    let broker = Broker::start().await;
-    let mut other = Client::connect(broker.address(), Version::V5, "other").await;
-    other.subscribe(&[("t", QoS::AtMostOnce)]).await;
-    let cases: [(&[u8], u8); 6] = [
-        (&[0x00, 0], 0x81),
-        (&[0x36, 0], 0x81),
-        (&[0x10, 0], 0x82),
-        (&[0x82, 0], 0x81),
-        (&[0x30, 0xFF, 0xFF, 0xFF, 0x7F], 0x95),
-        (&[0x30, 5, 0, 2, b'a', b'#', 0], 0x90),
-    ];
-
-    for (number, (bytes, reason)) in cases.into_iter().enumerate() {
-        let mut bad = Client::connect(broker.address(), Version::V5, &format!("bad-{number}")).await;
-        bad.send_raw(bytes).await;
-        assert_eq!(farewell(&mut bad).await, reason, "{bytes:02x?}");
-    }
-    for bytes in [&[0x30, 0, 0][..], &[0xC0, 0], b"GET / HTTP/1.1\r\n\r\n"] {
-        let mut bad = Client::open(broker.address(), Version::V3_1_1).await;
-        bad.send_raw(bytes).await;
-        assert_eq!(bad.receive_or_end().await, None, "{bytes:02x?} is no CONNECT");
-    }
-
-    other.publish("t", b"still here", None).await;
-    assert_eq!(other.receive().await.body.last(), Some(&b'e'));
 }
 
 #[tokio::test]
@@ -283,4 +172,79 @@ async fn stopping_tells_5_0_clients_0x8b_and_writes_what_is_queued() {
     );
 
     assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens any more");
+}
+
+/// MQTT 5.0 section 3.2.2.2, MQTT 3.1.1 section 3.2.2.3: each version has its own numbers for the same refusal. 4 is
+/// for wrong credentials, which nobody looks at yet.
+#[tokio::test]
+async fn a_refused_connect_has_the_code_of_its_version_and_the_connection_is_closed() {
+    let broker = Broker::start().await;
+    let cases = [
+        (OwnerError::Unavailable, 0x88, 3),
+        (OwnerError::NotAuthorized, 0x87, 5),
+        (OwnerError::TakenOver, 0x89, 3),
+        (OwnerError::QuotaExceeded, 0x97, 3),
+    ];
+
+    for (error, reason, return_code) in cases {
+        *broker.owner.refusal.lock() = Some(error);
+        for version in [Version::V3_1, Version::V3_1_1, Version::V5] {
+            let (mut refused, connack) = Client::connect_with(broker.address(), connect(version, "c")).await;
+            let expected = if version.is_v5() { reason } else { return_code };
+            assert_eq!(connack.body[..2], [0, expected], "{error:?} in {version:?}");
+            assert_eq!(refused.receive_or_end().await, None);
+        }
+    }
+}
+
+/// MQTT 3.1 sections 3.1 and 3.2: its own name and level, client ids that are never empty, no session present. It
+/// allows 23 characters; more are served.
+#[tokio::test]
+async fn a_3_1_client_is_served_as_3_1_says() {
+    let broker = Broker::start().await;
+    let mut subscriber = Client::open(broker.address(), Version::V3_1).await;
+    subscriber.send_raw(b"\x10\x13\0\x06MQIsdp\x03\0\0\x3c\0\x05three").await;
+    assert_eq!(subscriber.receive().await.body, [0, 0]);
+    subscriber.send(Packet::Disconnect(Disconnect::new(ReasonCode::SUCCESS))).await;
+    assert_eq!(subscriber.receive_or_end().await, None);
+
+    let mut again = connect(Version::V3_1, "three");
+    again.clean_start = false;
+    let (mut again, connack) = Client::connect_with(broker.address(), again).await;
+    assert_eq!(connack.body, [0, 0], "3.1 has no session present");
+    assert_eq!(again.subscribe(&[("t", QoS::AtMostOnce)]).await.body, [0, 1, 0]);
+    let long = Client::connect_with(broker.address(), connect(Version::V3_1, &"x".repeat(100))).await;
+    assert_eq!(long.1.body, [0, 0]);
+    let mut empty = Client::open(broker.address(), Version::V3_1).await;
+    empty.send_raw(b"\x10\x0e\0\x06MQIsdp\x03\x02\0\x3c\0\0").await;
+    assert_eq!(empty.receive().await.body, [0, 2]);
+    assert_eq!(empty.receive_or_end().await, None);
+}
+
+/// MQTT 5.0 section 3.1.2.11.4: no packet may be larger than the client accepts, so there is nothing to say.
+#[tokio::test]
+async fn a_client_that_accepts_no_connack_is_closed_without_a_word_and_has_no_session() {
+    let broker = Broker::start().await;
+    for maximum in 1..=12 {
+        let mut tiny = connect(Version::V5, "tiny");
+        tiny.maximum_packet_bytes = NonZeroU32::new(maximum);
+        let mut client = Client::open(broker.address(), Version::V5).await;
+
+        client.send(Packet::Connect(Box::new(tiny))).await;
+
+        assert_eq!(client.receive_or_end().await, None, "at {maximum} bytes");
+        assert_eq!(broker.owner.connection_of("tiny"), None);
+    }
+}
+
+/// MQTT-3.1.0-1, MQTT-3.1.4-1: nothing that is not a CONNECT is answered first.
+#[tokio::test]
+async fn whoever_does_not_begin_with_connect_is_closed_without_a_word() {
+    let broker = Broker::start().await;
+
+    for bytes in [&[0x30, 0, 0][..], &[0xC0, 0], b"GET / HTTP/1.1\r\n\r\n"] {
+        let mut bad = Client::open(broker.address(), Version::V3_1_1).await;
+        bad.send_raw(bytes).await;
+        assert_eq!(bad.receive_or_end().await, None, "{bytes:02x?} is no CONNECT");
+    }
 }

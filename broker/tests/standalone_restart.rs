@@ -3,69 +3,13 @@
 
 #[path = "fixture/client.rs"]
 mod client;
+#[path = "fixture/process.rs"]
+mod process;
 
 use client::{Client, connect};
-use std::net::SocketAddr;
+use process::Process;
 use std::num::NonZeroU16;
-use std::path::Path;
-use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
 use tidemill_core::packet::{Connect, Disconnect, Packet, QoS, ReasonCode, Version};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-struct Process {
-    child: Child,
-    /// Reads its log to the end, so that it never waits for us.
-    log: JoinHandle<()>,
-    address: SocketAddr,
-}
-
-fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tidemill-broker"));
-    command.args(arguments).stderr(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-    command
-}
-
-impl Process {
-    /// Starts the binary on `data` and waits until it says where it listens.
-    async fn start(data: &Path) -> Self {
-        let data = data.to_str().unwrap();
-        let mut child =
-            command(&["--listen", "mqtt://127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", data])
-                .spawn()
-                .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let (started, address) = oneshot::channel();
-        let log = tokio::spawn(async move {
-            let mut started = Some(started);
-            while let Ok(Some(line)) = lines.next_line().await {
-                eprintln!("{line}");
-                if let Some((_, rest)) = line.split_once("\"addresses\":\"[")
-                    && let Some(started) = started.take()
-                {
-                    let _ = started.send(rest.split_once(']').unwrap().0.parse().unwrap());
-                }
-            }
-        });
-        let address = tokio::time::timeout(PATIENCE, address).await.expect("the broker does not start");
-        let address = address.expect("the broker ended");
-        Self { child, log, address }
-    }
-
-    async fn end(mut self, signal: rustix::process::Signal) -> ExitStatus {
-        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
-        rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal).unwrap();
-        let status =
-            tokio::time::timeout(PATIENCE, self.child.wait()).await.expect("the broker does not end");
-        self.log.await.unwrap();
-        status.unwrap()
-    }
-}
 
 fn session(version: Version, clean_start: bool) -> Connect {
     let mut connect = connect(version, "keeper");
@@ -78,22 +22,22 @@ fn session(version: Version, clean_start: bool) -> Connect {
 async fn a_qos_1_message_for_a_client_that_is_away_survives_kill_9() {
     for version in [Version::V3_1_1, Version::V5] {
         let data = tempfile::tempdir().unwrap();
-        let broker = Process::start(data.path()).await;
-        let (mut keeper, connack) = Client::connect_with(broker.address, session(version, false)).await;
+        let (broker, address) = Process::start(data.path()).await;
+        let (mut keeper, connack) = Client::connect_with(address, session(version, false)).await;
         assert_eq!(connack.body[..2], [0, 0], "the session is new");
         assert_eq!(keeper.subscribe(&[("k/#", QoS::AtLeastOnce)]).await.body.last(), Some(&1));
         keeper.send(Packet::Disconnect(Disconnect::new(ReasonCode::SUCCESS))).await;
         assert_eq!(keeper.receive_or_end().await, None);
-        let mut publisher = Client::connect(broker.address, Version::V3_1_1, "publisher").await;
+        let mut publisher = Client::connect(address, Version::V3_1_1, "publisher").await;
         for id in 1..=10_u16 {
             publisher.publish("k/x", &id.to_be_bytes(), Some(id)).await;
             assert_eq!(publisher.receive().await.body, id.to_be_bytes());
         }
 
         broker.end(rustix::process::Signal::KILL).await;
-        let broker = Process::start(data.path()).await;
+        let (broker, address) = Process::start(data.path()).await;
 
-        let (mut keeper, connack) = Client::connect_with(broker.address, session(version, false)).await;
+        let (mut keeper, connack) = Client::connect_with(address, session(version, false)).await;
         assert_eq!(connack.body[..2], [1, 0], "the session is present");
         let mut received = Vec::new();
         while received.len() < 10 {
@@ -110,10 +54,10 @@ async fn a_qos_1_message_for_a_client_that_is_away_survives_kill_9() {
 #[tokio::test]
 async fn a_data_directory_in_use_and_a_taken_port_are_named() {
     let data = tempfile::tempdir().unwrap();
-    let broker = Process::start(data.path()).await;
+    let (_broker, address) = Process::start(data.path()).await;
     let path = data.path().to_str().unwrap();
     let other = tempfile::tempdir().unwrap();
-    let url = format!("mqtt://{}", broker.address);
+    let url = format!("mqtt://{address}");
 
     let same_data = command(&["--listen", "mqtt://127.0.0.1:0", "--admin", "127.0.0.1:0", "--data", path]);
     let same_port =
@@ -151,12 +95,12 @@ async fn check_config_names_the_line_and_the_flags_are_as_documented() {
 #[tokio::test]
 async fn a_subscription_that_is_lowered_to_qos_0_loses_none_of_its_messages() {
     let data = tempfile::TempDir::new().unwrap();
-    let process = Process::start(data.path()).await;
+    let (process, address) = Process::start(data.path()).await;
     let mut slow = session(Version::V5, true);
     slow.receive_maximum = NonZeroU16::new(1);
-    let (mut client, _) = Client::connect_with(process.address, slow).await;
+    let (mut client, _) = Client::connect_with(address, slow).await;
     client.subscribe(&[("t", QoS::AtLeastOnce)]).await;
-    let mut publisher = Client::connect(process.address, Version::V3_1_1, "publisher").await;
+    let mut publisher = Client::connect(address, Version::V3_1_1, "publisher").await;
     for id in 1..=3 {
         publisher.publish("t", &[id], Some(u16::from(id))).await;
         publisher.receive().await;

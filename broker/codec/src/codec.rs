@@ -4,7 +4,7 @@ use crate::decode;
 use crate::wire::{FixedHeader, kind};
 use crate::{DecodeError, EncodeError, Encoder};
 use bytes::{Buf, Bytes, BytesMut};
-use tidemill_core::packet::{ConnAck, ConnAckProperties, Disconnect, Packet, ReasonCode, Version};
+use tidemill_core::packet::{ConnAck, ConnAckProperties, Disconnect, Packet, Version};
 
 /// Payloads from this size on are slices of the input; smaller ones are copied, so that a message that is kept does
 /// not keep a whole read buffer.
@@ -111,19 +111,19 @@ impl Codec {
     }
 
     /// What MQTT lets the broker say before it closes because of `error`: CONNACK before CONNECT was accepted
-    /// (3.x: only with a return code for it), DISCONNECT after it (5.0 only).
+    /// (3.x: only with a return code for it), DISCONNECT after it (5.0 only). In 5.0 with the error in words.
     #[must_use]
     pub fn farewell(&self, error: &DecodeError) -> Option<Packet> {
-        let reason = error.reason();
         let has_return_code =
             matches!(error, DecodeError::UnsupportedVersion | DecodeError::ClientIdNotValid);
         match self.phase {
-            Phase::Waiting if has_return_code => Some(refusal(reason)),
+            Phase::Waiting if has_return_code => Some(refusal(error)),
             Phase::Waiting => None,
-            Phase::Refused(version) if has_return_code || version.is_v5() => Some(refusal(reason)),
+            Phase::Refused(version) if has_return_code || version.is_v5() => Some(refusal(error)),
             Phase::Refused(_) => None,
             Phase::Connected(encoder) if encoder.version().is_v5() => {
-                Some(Packet::Disconnect(Disconnect::new(reason)))
+                let reason_string = Some(error.to_string().into());
+                Some(Packet::Disconnect(Disconnect { reason_string, ..Disconnect::new(error.reason()) }))
             }
             Phase::Connected(_) => None,
         }
@@ -145,9 +145,10 @@ fn check_size(header: FixedHeader, max: u32) -> Result<(), DecodeError> {
     if bytes > max { Err(DecodeError::TooLarge { bytes, max }) } else { Ok(()) }
 }
 
-fn refusal(reason: ReasonCode) -> Packet {
-    let properties = ConnAckProperties::default();
-    Packet::ConnAck(Box::new(ConnAck { session_present: false, reason, properties }))
+fn refusal(error: &DecodeError) -> Packet {
+    let reason_string = Some(error.to_string().into());
+    let properties = ConnAckProperties { reason_string, ..ConnAckProperties::default() };
+    Packet::ConnAck(Box::new(ConnAck { session_present: false, reason: error.reason(), properties }))
 }
 
 fn decode_after_connect(

@@ -152,7 +152,7 @@ fn pairs(properties: &[(ByteString, ByteString)]) -> impl Iterator<Item = &ByteS
 }
 
 /// Skips properties: `rmqtt-codec` reads them, but takes their length in any form.
-fn skip_properties(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
+pub(crate) fn skip_properties(reader: &mut Reader<'_>) -> Result<(), DecodeError> {
     let len = reader.varint()?;
     reader.take(len).map(|_properties| ())
 }

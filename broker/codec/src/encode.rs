@@ -47,7 +47,7 @@ impl Encoder {
 
     /// Appends `packet` to `out`. What a version does not know is left out: properties and reason codes in 3.x.
     /// Reason codes become return codes in a 3.x CONNACK and 0x80 in a 3.x SUBACK; a code that 5.0 does not allow in
-    /// this kind of packet is written as 0x80. Reason strings and user properties are left out where the client's
+    /// this kind of packet is written as 0x80. A 5.0 SUBACK says in words why its first failed entry failed. Reason strings and user properties are left out where the client's
     /// limit leaves no room for them (MQTT-3.2.2-19 and the like), on acknowledgements also where it did not ask.
     ///
     /// # Errors

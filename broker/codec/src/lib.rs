@@ -8,6 +8,7 @@ mod codec;
 mod decode;
 mod encode;
 mod error;
+mod will_expiry;
 mod wire;
 
 pub use codec::{Codec, DecodeLimits, SHARED_PAYLOAD_BYTES_MIN};

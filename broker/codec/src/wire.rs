@@ -33,6 +33,7 @@ pub(crate) mod property {
     pub(crate) const RESPONSE_TOPIC: u8 = 0x08;
     pub(crate) const CORRELATION_DATA: u8 = 0x09;
     pub(crate) const SUBSCRIPTION_IDENTIFIER: u8 = 0x0B;
+    pub(crate) const WILL_DELAY: u8 = 0x18;
     pub(crate) const TOPIC_ALIAS: u8 = 0x23;
     pub(crate) const USER: u8 = 0x26;
 }

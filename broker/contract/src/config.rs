@@ -43,6 +43,8 @@ pub struct Config {
     pub sessions: Sessions,
     /// Shared subscriptions. Not with `coordination: kubernetes`, which does not serve them yet.
     pub shared_subscriptions: SharedSubscriptions,
+    /// What this broker says and checks beyond what MQTT asks of every one.
+    pub mqtt: Mqtt,
     /// Bounds.
     pub limits: Limits,
     /// Threads that serve connections. Default: one up to two cores, else cores - 1.

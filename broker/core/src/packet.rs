@@ -5,6 +5,7 @@ mod connect;
 mod publish;
 mod reason;
 mod subscribe;
+mod words;
 
 pub use ack::{Ack, AckKind, Disconnect};
 pub use connect::{ConnAck, ConnAckProperties, Connect, Will};
@@ -13,6 +14,7 @@ pub use reason::ReasonCode;
 pub use subscribe::{
     RetainHandling, SubAck, Subscribe, SubscribeEntry, SubscriptionOptions, UnsubAck, Unsubscribe,
 };
+pub use words::{Answer, reason_string};
 
 use bytestring::ByteString;
 use std::num::NonZeroU16;

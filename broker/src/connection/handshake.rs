@@ -12,7 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidemill_codec::{Codec, DecodeError, DecodeLimits};
 use tidemill_core::attach::{AttachGrant, AttachRequest, Detach, OwnerError, SessionLifetime};
-use tidemill_core::packet::{ConnAck, ConnAckProperties, Connect, Packet, QoS, ReasonCode, Version};
+use tidemill_core::packet::{
+    Answer, ConnAck, ConnAckProperties, Connect, Packet, QoS, ReasonCode, Version, reason_string,
+};
 use tidemill_core::session::timers::KeepAlive;
 
 /// A client has this long to send its CONNECT.
@@ -42,9 +44,22 @@ pub(super) enum HandshakeError {
     /// The CONNECT was refused.
     #[error("CONNECT refused with {0}")]
     Refused(ReasonCode),
+    /// The client accepts no packet as large as its CONNACK: there is nothing to say to it.
+    #[error("CONNACK is larger than the client accepts")]
+    ConnAckTooLarge,
     /// It was accepted, but a newer connection came first; the client is told with 0x8E.
     #[error("taken over while attaching")]
     TakenOver,
+}
+
+impl HandshakeError {
+    /// Whether the client has got a CONNACK that says success.
+    pub(super) fn is_after_connack(&self) -> bool {
+        match self {
+            Self::Socket(_) | Self::Decode(_) | Self::Refused(_) | Self::ConnAckTooLarge => false,
+            Self::TakenOver => true,
+        }
+    }
 }
 
 /// Reads CONNECT, attaches at the owner and queues CONNACK. What the client must hear of a refusal is queued, too.
@@ -59,7 +74,7 @@ pub(super) async fn connect(
         packet_bytes_max: services.limits.maximum_packet_bytes,
     };
     let mut codec = Codec::new(limits);
-    let read = tokio::time::timeout(CONNECT_WAIT, read_connect(&mut codec, input)).await;
+    let read = tokio::time::timeout(CONNECT_WAIT, read_connect(services, &mut codec, input)).await;
     let connect = match read.map_err(io::Error::from)?? {
         Ok(connect) => connect,
         Err(error) => {
@@ -72,7 +87,8 @@ pub(super) async fn connect(
     match admit(services, mailbox, &codec, &connect).await {
         Ok((registered, grant)) => Ok(Connected { codec, connect, registered, grant }),
         Err(HandshakeError::Refused(reason)) => {
-            let properties = ConnAckProperties::default();
+            let reason_string = reason_string(Answer::ConnAck, reason);
+            let properties = ConnAckProperties { reason_string, ..ConnAckProperties::default() };
             let refusal = ConnAck { session_present: false, reason, properties };
             refuse_with(services, mailbox, &codec, &Packet::ConnAck(Box::new(refusal)));
             Err(HandshakeError::Refused(reason))
@@ -82,12 +98,14 @@ pub(super) async fn connect(
 }
 
 async fn read_connect(
+    services: &Services,
     codec: &mut Codec,
     input: &mut Input,
 ) -> Result<Result<Box<Connect>, DecodeError>, io::Error> {
     loop {
-        let mut bytes: BytesMut = input.read().await?;
+        let (mut bytes, count) = input.read().await?;
         let decoded = codec.decode(&mut bytes);
+        services.metrics.add_read(u64::from(matches!(decoded, Ok(Some(_)))), count);
         input.put_back(bytes);
         match decoded {
             Ok(Some(Packet::Connect(connect))) => return Ok(Ok(connect)),
@@ -124,25 +142,31 @@ async fn admit(
         will: connect.will.clone(),
     };
 
+    let assigned = (is_assigned && connect.version.is_v5()).then(|| client_id.clone());
+    let mut answer = acceptance(services, connect, &client_id);
+    answer.properties.assigned_client_id = assigned;
+    check_room_for(&answer, codec, connect)?;
     let attaching = services.registry.begin(&client_id);
     let grant = services.owner.attach(request.clone()).await;
     let mut grant = grant.map_err(|error| HandshakeError::Refused(refusal_of(error)))?;
 
     services.wills.handle_connect(&client_id, connect.clean_start);
     let mut turn = Turn::begin(&services.metrics);
+    let keep_alive_secs = answer.properties.server_keep_alive_secs.unwrap_or(connect.keep_alive_secs);
     mailbox.open(OpenedClient {
         client_id: client_id.clone(),
         encoder: codec.encoder(),
         window: window(services, connect),
         receive_maximum: services.limits.receive_maximum,
-        keep_alive: KeepAlive::of_connect(connect.keep_alive_secs, turn.now_us() / 1_000),
+        keep_alive: KeepAlive::of_connect(keep_alive_secs, turn.now_us() / 1_000),
         kept: match (grant.in_flight.take(), request.lifetime) {
             (None, SessionLifetime::Clean) => Kept::Nothing,
             (in_flight, _) => Kept::Session(in_flight.map(|kept| *kept).unwrap_or_default()),
         },
+        topic_alias_maximum: connect.topic_alias_maximum,
     });
-    let assigned = (is_assigned && connect.version.is_v5()).then(|| client_id.clone());
-    mailbox.send(&acceptance(services, connect, assigned, grant.session_present), &mut turn);
+    answer.session_present = grant.session_present;
+    mailbox.send(&Packet::ConnAck(answer), &mut turn);
     mailbox.resume(&mut turn);
     // Only now may messages be delivered: they follow CONNACK.
     let registered = attaching.complete(Arc::clone(mailbox), request, &grant);
@@ -176,7 +200,7 @@ fn check(services: &Services, connect: &Connect) -> Result<(), ReasonCode> {
     if let Some(will) = &connect.will {
         // 3.x has no code for it; "not authorized" at least is final.
         let refusal = |reason| if connect.version.is_v5() { reason } else { ReasonCode::NOT_AUTHORIZED };
-        will::check(will, services.features).map_err(refusal)?;
+        will::check(will, services.features, services.payload_format).map_err(refusal)?;
     }
     if !services.validity.is_valid() || services.is_stopping() {
         return Err(ReasonCode::SERVER_UNAVAILABLE);
@@ -220,12 +244,8 @@ fn window(services: &Services, connect: &Connect) -> NonZeroU16 {
     NonZeroU16::new(accepted.get().min(most)).unwrap_or(NonZeroU16::MIN)
 }
 
-fn acceptance(
-    services: &Services,
-    connect: &Connect,
-    assigned_client_id: Option<ByteString>,
-    session_present: bool,
-) -> Packet {
+/// CONNACK of a client that is let in; whether its session is present comes later.
+fn acceptance(services: &Services, connect: &Connect, client_id: &ByteString) -> Box<ConnAck> {
     let asked_secs = connect.session_expiry_secs.unwrap_or(0);
     let properties = ConnAckProperties {
         session_expiry_secs: (asked_secs > services.max_expiry_secs).then_some(services.max_expiry_secs),
@@ -233,16 +253,42 @@ fn acceptance(
         maximum_qos: (!services.features.exactly_once).then_some(QoS::AtLeastOnce),
         retain_available: (!services.features.retained).then_some(false),
         maximum_packet_bytes: Some(services.limits.maximum_packet_bytes),
-        assigned_client_id,
         topic_alias_maximum: TOPIC_ALIAS_MAXIMUM,
-        reason_string: None,
-        wildcard_subscription_available: None,
-        subscription_identifiers_available: None,
         shared_subscription_available: (!services.features.shared).then_some(false),
-        server_keep_alive_secs: None,
+        server_keep_alive_secs: server_keep_alive(services.mqtt.maximum_keep_alive_secs, connect),
+        response_information: response_information(services, connect, client_id),
+        ..ConnAckProperties::default()
     };
-    let reason = ReasonCode::SUCCESS;
-    Packet::ConnAck(Box::new(ConnAck { session_present, reason, properties }))
+    Box::new(ConnAck { session_present: false, reason: ReasonCode::SUCCESS, properties })
+}
+
+/// The keep alive that a 5.0 client must use instead of its own. A 3.x client cannot be told, so it keeps its own.
+fn server_keep_alive(maximum_secs: Option<u16>, connect: &Connect) -> Option<u16> {
+    let is_allowed = |maximum_secs: &u16| (1..=*maximum_secs).contains(&connect.keep_alive_secs);
+    maximum_secs.filter(|maximum_secs| connect.version.is_v5() && !is_allowed(maximum_secs))
+}
+
+/// Where the client may expect answers, if it asks and there is such a place. One that no string of MQTT can hold is
+/// left out.
+fn response_information(
+    services: &Services,
+    connect: &Connect,
+    client_id: &ByteString,
+) -> Option<ByteString> {
+    let template = services.mqtt.response_information.as_ref();
+    let template = template.filter(|_| connect.request_response_information)?;
+    let text = template.replace("{clientId}", client_id);
+    (text.len() <= usize::from(u16::MAX)).then(|| text.into())
+}
+
+/// A client that cannot take its CONNACK must not get as far as a session.
+fn check_room_for(answer: &ConnAck, codec: &Codec, connect: &Connect) -> Result<(), HandshakeError> {
+    if connect.maximum_packet_bytes.is_none() {
+        return Ok(());
+    }
+    let packet = Packet::ConnAck(Box::new(answer.clone()));
+    let written = codec.encode(&packet, &mut BytesMut::new());
+    written.map_err(|_too_large| HandshakeError::ConnAckTooLarge)
 }
 
 fn refusal_of(error: OwnerError) -> ReasonCode {

@@ -46,13 +46,14 @@ impl Input {
         std::mem::take(&mut self.rest)
     }
 
-    /// Reads once; the bytes follow what was put back. Give the buffer to [`Input::put_back`] after use.
-    pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<BytesMut>> {
+    /// Reads once; the bytes follow what was put back. Give the buffer to [`Input::put_back`] after use. Also says how
+    /// many bytes are new.
+    pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(BytesMut, usize)>> {
         let mut buffer = self.take_buffer();
         let outcome = pin!(self.socket.read_buf(&mut buffer)).poll(context);
         match outcome {
             Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-            Poll::Ready(Ok(_)) => Poll::Ready(Ok(buffer)),
+            Poll::Ready(Ok(count)) => Poll::Ready(Ok((buffer, count))),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 self.put_back(buffer);
@@ -109,7 +110,7 @@ impl Input {
     }
 
     /// Waits until bytes are here and reads them, with what was put back. For the time before CONNECT. Cancel-safe.
-    pub(super) async fn read(&mut self) -> io::Result<BytesMut> {
+    pub(super) async fn read(&mut self) -> io::Result<(BytesMut, usize)> {
         std::future::poll_fn(|context| self.poll_read(context)).await
     }
 }

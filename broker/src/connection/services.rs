@@ -10,10 +10,11 @@ use crate::router::Router;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tidemill_contract::config::{Config, Coordination, Limits, SharedSubscriptions};
+use tidemill_contract::config::{Config, Coordination, Limits, Mqtt, SharedSubscriptions};
 use tidemill_core::member::Member;
 use tidemill_core::partition::Partitioning;
 use tidemill_core::session::features::Features;
+use tidemill_core::session::inbound::PayloadFormat;
 
 /// What all connections of a broker work with.
 #[derive(Debug)]
@@ -26,6 +27,10 @@ pub struct Services {
     pub limits: Limits,
     /// How groups share their messages.
     pub shared_subscriptions: SharedSubscriptions,
+    /// What MQTT leaves to the broker.
+    pub mqtt: Mqtt,
+    /// Whether payloads are looked at.
+    pub payload_format: PayloadFormat,
     /// Longest session expiry in seconds.
     pub max_expiry_secs: u32,
     /// Placement of sessions.
@@ -99,6 +104,12 @@ impl Services {
             features: Self::features_of(config),
             limits: config.limits.clone(),
             shared_subscriptions: config.shared_subscriptions.clone(),
+            mqtt: config.mqtt.clone(),
+            payload_format: if config.mqtt.check_payload_format {
+                PayloadFormat::Checked
+            } else {
+                PayloadFormat::Trusted
+            },
             max_expiry_secs: config.sessions.max_expiry_secs,
             partitioning,
             validity,

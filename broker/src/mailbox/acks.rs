@@ -3,7 +3,7 @@
 use super::{CloseReason, Inner, Mailbox, Turn, deliver, monotonic_us, wake};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tidemill_core::packet::{Ack, AckKind, PacketId, QoS, ReasonCode};
+use tidemill_core::packet::{Ack, AckKind, Answer, PacketId, QoS, ReasonCode, reason_string};
 use tidemill_core::partition::Offset;
 use tidemill_core::session::ack_window::{Opened, Ticket};
 use tidemill_core::session::delivery::{AckError, Received};
@@ -117,7 +117,11 @@ impl Mailbox {
                 return true;
             }
             is_any = true;
-            encode_ack(inner, &Ack::new(ready.kind, ready.packet_id, ready.reason));
+            let ack = Ack {
+                reason_string: reason_string(Answer::Publish, ready.reason),
+                ..Ack::new(ready.kind, ready.packet_id, ready.reason)
+            };
+            encode_ack(inner, &ack);
             self.context.metrics.observe_publish(now_us.saturating_sub(ready.opened_at));
         }
         is_any

@@ -33,6 +33,8 @@ pub(super) struct Chunk {
     shared: Option<Box<VecDeque<(usize, Bytes)>>>,
     shared_bytes: usize,
     messages: usize,
+    /// Packets in it, those with a message too.
+    packets: u32,
 }
 
 impl Chunk {
@@ -50,18 +52,25 @@ impl Chunk {
         self.messages
     }
 
-    /// Where to encode packets; `messages` of them carry a message.
+    /// Packets in it; known until all of it is written.
+    pub(super) fn packets(&self) -> u64 {
+        u64::from(self.packets)
+    }
+
+    /// Where to encode one packet; `messages` is 1 if it carries a message, else 0.
     pub(super) fn encode_into(&mut self, messages: usize) -> &mut BytesMut {
         if self.bytes.capacity() == 0 {
             self.bytes = take_spare();
         }
         self.messages += messages;
+        self.packets += 1;
         &mut self.bytes
     }
 
-    /// Takes back the count of a message that was not encoded after all.
-    pub(super) fn uncount_message(&mut self) {
-        self.messages = self.messages.saturating_sub(1);
+    /// Takes back the count of a packet that was not encoded after all, `messages` as it was then.
+    pub(super) fn uncount(&mut self, messages: usize) {
+        self.messages = self.messages.saturating_sub(messages);
+        self.packets = self.packets.saturating_sub(1);
     }
 
     /// Continues with a shared payload after what was encoded so far.

@@ -4,12 +4,15 @@ use super::acks::encode_ack;
 use super::buffer::SHARED_PAYLOAD_BYTES_MIN;
 use super::{CloseReason, Inner, Mailbox, MailboxContext, MailboxLimits, Turn};
 use crate::metrics::DropReason;
+use bytes::Bytes;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use tidemill_codec::{EncodeError, PublishParts};
 use tidemill_core::attach::Delivery;
 use tidemill_core::message::Message;
 use tidemill_core::packet::{Ack, AckKind, QoS, ReasonCode};
 use tidemill_core::partition::Offset;
+use tidemill_core::session::aliases::{AliasChoice, TopicAliases};
 use tidemill_core::session::delivery::{Admission, OutgoingDelivery, Received, Sending, Source};
 
 /// One message for one client, from memory.
@@ -253,24 +256,12 @@ fn encode(
         message_expiry_secs: remaining_secs,
         subscription_identifiers: outgoing.identifiers,
     };
-    let encoder = inner.encoder;
-    let chunk = inner.buffer.back();
-    let outcome = if message.payload.len() > SHARED_PAYLOAD_BYTES_MIN {
-        let outcome = encoder.encode_publish_head(&parts, chunk.encode_into(1));
-        if outcome.is_ok() {
-            chunk.push_shared(message.payload.clone());
-        }
-        outcome
-    } else {
-        encoder.encode_publish(&parts, chunk.encode_into(1))
-    };
-    match outcome {
+    match write_with_alias(inner, &parts, &message.payload) {
         Ok(()) => {
             turn.count_sent(sending.qos, message.payload.len());
             None
         }
         Err(error) => {
-            chunk.uncount_message();
             context.metrics.count_drop(match error {
                 EncodeError::TooLarge { .. } => DropReason::LargerThanClientAccepts,
                 EncodeError::Unrepresentable(_) => DropReason::Unrepresentable,
@@ -288,4 +279,53 @@ fn not_written(inner: &mut Inner, sending: Sending) -> Option<Offset> {
     match outcome {
         Received::Release(offset) | Received::Refused(offset) => offset,
     }
+}
+
+/// Writes a PUBLISH with its topic, with a topic alias, or with both, as the client knows it. An alias that was not
+/// written does not exist.
+fn write_with_alias(inner: &mut Inner, parts: &PublishParts<'_>, payload: &Bytes) -> Result<(), EncodeError> {
+    let choice = match NonZeroU16::new(inner.topic_alias_maximum) {
+        None => AliasChoice::Topic,
+        Some(maximum) => {
+            let aliases = inner.aliases.get_or_insert_with(|| Box::new(TopicAliases::new(maximum)));
+            aliases.choose(parts.topic)
+        }
+    };
+    match choice {
+        AliasChoice::Topic => write(inner, parts, payload),
+        AliasChoice::Known(alias) => {
+            write(inner, &PublishParts { topic: "", topic_alias: Some(alias), ..*parts }, payload)
+        }
+        AliasChoice::New(alias) => {
+            match write(inner, &PublishParts { topic_alias: Some(alias), ..*parts }, payload) {
+                Ok(()) => {
+                    if let Some(aliases) = &mut inner.aliases {
+                        aliases.confirm(alias, parts.topic);
+                    }
+                    Ok(())
+                }
+                // The alias itself takes three bytes.
+                Err(EncodeError::TooLarge { .. }) => write(inner, parts, payload),
+                Err(error @ EncodeError::Unrepresentable(_)) => Err(error),
+            }
+        }
+    }
+}
+
+fn write(inner: &mut Inner, parts: &PublishParts<'_>, payload: &Bytes) -> Result<(), EncodeError> {
+    let encoder = inner.encoder;
+    let chunk = inner.buffer.back();
+    let outcome = if payload.len() > SHARED_PAYLOAD_BYTES_MIN {
+        let outcome = encoder.encode_publish_head(parts, chunk.encode_into(1));
+        if outcome.is_ok() {
+            chunk.push_shared(payload.clone());
+        }
+        outcome
+    } else {
+        encoder.encode_publish(parts, chunk.encode_into(1))
+    };
+    if outcome.is_err() {
+        chunk.uncount(1);
+    }
+    outcome
 }

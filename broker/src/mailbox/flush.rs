@@ -90,7 +90,14 @@ impl Mailbox {
                 return;
             };
             inner.is_writing = true;
-            let written = MutexGuard::unlocked(&mut inner, || flush.write(&mut chunk));
+            let before = chunk.len();
+            let written = MutexGuard::unlocked(&mut inner, || {
+                let written = flush.write(&mut chunk);
+                // The packets of a chunk count once all of it is written.
+                let packets = if chunk.is_empty() { chunk.packets() } else { 0 };
+                self.context.metrics.add_written(packets, before - chunk.len());
+                written
+            });
             inner.is_writing = false;
             inner.buffer.give_back(chunk);
             match written {
@@ -215,6 +222,7 @@ mod tests {
             receive_maximum: 1,
             keep_alive: KeepAlive::of_connect(0, 0),
             kept: Kept::Nothing,
+            topic_alias_maximum: 0,
         });
         let owner = tokio::spawn({
             let (mailbox, writer) = (Arc::clone(&mailbox), Arc::clone(&writer));

@@ -17,6 +17,8 @@ pub struct Turn {
     now_ms: u64,
     received: [u64; 3],
     received_bytes: u64,
+    packets: u64,
+    read_bytes: usize,
     sent: [u64; 3],
     sent_bytes: u64,
     not_send: std::marker::PhantomData<*const ()>,
@@ -50,6 +52,8 @@ impl Turn {
             now_ms: unix_ms(),
             received: [0; 3],
             received_bytes: 0,
+            packets: 0,
+            read_bytes: 0,
             sent: [0; 3],
             sent_bytes: 0,
             not_send: std::marker::PhantomData,
@@ -78,6 +82,16 @@ impl Turn {
         self.received_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
     }
 
+    /// Counts bytes that were read from a client.
+    pub fn count_read(&mut self, bytes: usize) {
+        self.read_bytes += bytes;
+    }
+
+    /// Counts a packet that came in.
+    pub fn count_packet(&mut self) {
+        self.packets += 1;
+    }
+
     pub(super) fn count_sent(&mut self, qos: QoS, bytes: usize) {
         self.sent[usize::from(qos as u8)] += 1;
         self.sent_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
@@ -89,6 +103,9 @@ impl Turn {
             mailbox.flush();
         }
         self.metrics.add_received(self.received, self.received_bytes);
+        if self.read_bytes > 0 || self.packets > 0 {
+            self.metrics.add_read(self.packets, self.read_bytes);
+        }
         self.metrics.add_sent(self.sent, self.sent_bytes);
         if self.dirty.capacity() <= 4_096 {
             SPARE.set(std::mem::take(&mut self.dirty));

@@ -13,6 +13,8 @@ pub struct OwnerMetrics {
     pub sessions: IntGauge,
     /// Clients attached, clean ones too.
     pub attached: IntGauge,
+    /// Of these, those with persistent sessions.
+    pub attached_sessions: IntGauge,
     /// Records read at the head of a partition.
     pub records_read: IntCounter,
     /// Messages handed to hosts.
@@ -61,6 +63,10 @@ impl OwnerMetrics {
             partitions_refused: gauge("refused_partitions", "Partitions whose log or state is refused")?,
             sessions: gauge("sessions", "Persistent sessions")?,
             attached: gauge("attached_clients", "Clients attached at this owner")?,
+            attached_sessions: gauge(
+                "attached_sessions",
+                "Clients with persistent sessions attached at this owner",
+            )?,
             records_read: counter("records_read", "Records read at the head of a partition")?,
             deliveries: counter("deliveries", "Messages handed to hosts")?,
             redeliveries: counter("redeliveries", "Messages handed to hosts again")?,

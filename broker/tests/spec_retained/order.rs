@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use tidemill_broker::cluster::LiveClass;
-use tidemill_broker::mailbox::{Flush, Mailbox, MailboxContext, MailboxLimits, OpenedClient};
+use tidemill_broker::mailbox::{Flush, Mailbox, MailboxContext, Kept, MailboxLimits, OpenedClient};
 use tidemill_broker::router::{LiveSubscription, PublishDone, RetainedProgress, RetainedRequest, Router};
 use tidemill_codec::Encoder;
 use tidemill_core::message::Message;
@@ -41,7 +41,8 @@ impl Subscriber {
             client_id: "c".into(),
             encoder: Encoder::new(Version::V3_1_1, None),
             window: NonZeroU16::MIN,
-            kept: None,
+            kept: Kept::Nothing,
+            topic_alias_maximum: 0,
             receive_maximum: 1,
             keep_alive: KeepAlive::of_connect(0, 0),
         });

@@ -3,6 +3,7 @@
 use super::publish::check_response_topic;
 use super::{check_texts, own, own_bytes, pairs, refuse, skip_properties};
 use crate::DecodeError;
+use crate::will_expiry;
 use crate::wire::{FixedHeader, Reader};
 use bytes::BytesMut;
 use rmqtt_codec::{v3, v5};
@@ -30,8 +31,7 @@ pub(crate) fn read_version(body: &[u8]) -> Result<Version, DecodeError> {
     }
 }
 
-/// Decodes one complete CONNECT of `version`. Session expiry 0 and an absent one are both `None`. A will with a
-/// message expiry of 0, which nobody could receive, is refused.
+/// Decodes one complete CONNECT of `version`. Session expiry 0 and an absent one are both `None`.
 pub(crate) fn decode(version: Version, header: FixedHeader, packet: &[u8]) -> Result<Connect, DecodeError> {
     if version.is_v5() && !header.is_minimal() {
         return Err(DecodeError::Malformed("length is not in its shortest form"));
@@ -139,10 +139,16 @@ fn decode_v5(frame: &mut BytesMut, header: FixedHeader, flags: u8) -> Result<Con
     if let Some(flags) = frame.get_mut(header.header_len + 7) {
         *flags |= CLEAN_START;
     }
+    let will_expires_at_once = will_expiry::hide(frame);
     let Some((v5::Packet::Connect(inner), _)) = v5::Codec::default().decode(frame).map_err(refuse)? else {
         return Err(DecodeError::Malformed("CONNECT is cut off"));
     };
     let inner = *inner;
+    let mut will = inner.last_will.map(translate_will).transpose()?;
+    if will_expires_at_once && let Some(properties) = will.as_mut().and_then(|will| will.properties.as_mut())
+    {
+        properties.message_expiry_secs = Some(0);
+    }
     Ok(Connect {
         version: Version::V5,
         client_id: own(&inner.client_id),
@@ -150,7 +156,7 @@ fn decode_v5(frame: &mut BytesMut, header: FixedHeader, flags: u8) -> Result<Con
         keep_alive_secs: inner.keep_alive,
         user_name: inner.username.as_deref().map(own),
         password: inner.password,
-        will: inner.last_will.map(translate_will).transpose()?,
+        will,
         session_expiry_secs: Some(inner.session_expiry_interval_secs).filter(|secs| *secs > 0),
         receive_maximum: inner.receive_max,
         maximum_packet_bytes: inner.max_packet_size,

@@ -133,14 +133,39 @@ fn translate_ack(kind: AckKind, ack: impl Into<AckFields>) -> Result<Packet, Dec
     Ok(Packet::Ack(Ack { kind, packet_id: PacketId(packet_id), reason: ReasonCode(reason), reason_string }))
 }
 
+/// The reason codes of a client's DISCONNECT (MQTT 5.0 table 3-10); the others only a broker sends.
+fn is_reason_of_client(reason: ReasonCode) -> bool {
+    matches!(
+        reason,
+        ReasonCode::SUCCESS
+            | ReasonCode::DISCONNECT_WITH_WILL
+            | ReasonCode::UNSPECIFIED_ERROR
+            | ReasonCode::MALFORMED_PACKET
+            | ReasonCode::PROTOCOL_ERROR
+            | ReasonCode::IMPLEMENTATION_SPECIFIC_ERROR
+            | ReasonCode::TOPIC_NAME_INVALID
+            | ReasonCode::RECEIVE_MAXIMUM_EXCEEDED
+            | ReasonCode::TOPIC_ALIAS_INVALID
+            | ReasonCode::PACKET_TOO_LARGE
+            | ReasonCode::MESSAGE_RATE_TOO_HIGH
+            | ReasonCode::QUOTA_EXCEEDED
+            | ReasonCode::ADMINISTRATIVE_ACTION
+            | ReasonCode::PAYLOAD_FORMAT_INVALID
+    )
+}
+
 fn translate_disconnect(disconnect: v5::Disconnect) -> Result<Packet, DecodeError> {
+    let reason = ReasonCode(disconnect.reason_code.into());
+    if !is_reason_of_client(reason) {
+        return Err(DecodeError::Protocol("reason code that only a broker sends"));
+    }
     check_texts(&disconnect.reason_string)?;
     check_texts(pairs(&disconnect.user_properties))?;
     if disconnect.server_reference.is_some() {
         return Err(DecodeError::Protocol("server reference from a client"));
     }
     Ok(Packet::Disconnect(Disconnect {
-        reason: ReasonCode(disconnect.reason_code.into()),
+        reason,
         session_expiry_secs: disconnect.session_expiry_interval_secs,
         reason_string: disconnect.reason_string,
         server_reference: None,
@@ -156,5 +181,9 @@ fn translate_auth(auth: v5::Auth) -> Result<Packet, DecodeError> {
     if auth.auth_data.is_some() && auth.auth_method.is_none() {
         return Err(DecodeError::Protocol("authentication data without a method"));
     }
-    Ok(Packet::Auth(ReasonCode(auth.reason_code.into())))
+    let reason = ReasonCode(auth.reason_code.into());
+    if reason == ReasonCode::SUCCESS {
+        return Err(DecodeError::Protocol("reason code that only a broker sends"));
+    }
+    Ok(Packet::Auth(reason))
 }

@@ -2,33 +2,45 @@
 
 use super::Encoder;
 use super::v3::quality;
-use crate::EncodeError;
+use crate::{EncodeError, will_expiry};
 use bytes::BytesMut;
+use bytestring::ByteString;
 use rmqtt_codec::error::DecodeError as UnknownCode;
 use rmqtt_codec::v5;
 use std::num::{NonZeroU16, NonZeroU32};
 use tidemill_core::packet::{
-    ConnAck, Connect, Disconnect, Packet, QoS, ReasonCode, RetainHandling, Subscribe, SubscribeEntry, Will,
+    Answer, ConnAck, Connect, Disconnect, Packet, QoS, ReasonCode, RetainHandling, Subscribe, SubscribeEntry,
+    Will, reason_string,
 };
 use tokio_util::codec::Encoder as _;
 
 pub(super) fn encode(encoder: Encoder, packet: &Packet, out: &mut BytesMut) -> Result<(), EncodeError> {
     let start = out.len();
-    let translated = translate(packet)?;
+    let translated = translate(encoder, packet)?;
     let mut codec = v5::Codec::default();
     codec.encode(translated.clone(), out).map_err(|_refused| EncodeError::Unrepresentable("5.0 packet"))?;
+    if let Packet::Connect(connect) = packet
+        && expires_at_once(connect)
+    {
+        will_expiry::restore(out.get_mut(start..).unwrap_or_default());
+    }
     let too_large = match encoder.check_len(out.len() - start) {
         Ok(()) => return Ok(()),
         Err(too_large) => too_large,
     };
+    out.truncate(start);
+    if let v5::Packet::SubscribeAck(mut ack) = translated {
+        ack.reason_string = None;
+        codec.encode(v5::Packet::SubscribeAck(ack), out).map_err(|_refused| too_large)?;
+        return encoder.check_len(out.len() - start);
+    }
     let (Packet::ConnAck(_) | Packet::Disconnect(_)) = packet else { return Err(too_large) };
     // Once more with a limit, which makes `rmqtt-codec` leave out reason string and user properties.
-    out.truncate(start);
     codec.set_max_outbound_size(u32::try_from(encoder.bytes_max()).unwrap_or(u32::MAX));
     codec.encode(translated, out).map_err(|_refused| too_large)
 }
 
-fn translate(packet: &Packet) -> Result<v5::Packet, EncodeError> {
+fn translate(encoder: Encoder, packet: &Packet) -> Result<v5::Packet, EncodeError> {
     Ok(match packet {
         Packet::Connect(connect) => v5::Packet::Connect(Box::new(translate_connect(connect))),
         Packet::ConnAck(ack) => v5::Packet::ConnectAck(Box::new(translate_connack(ack))),
@@ -36,7 +48,7 @@ fn translate(packet: &Packet) -> Result<v5::Packet, EncodeError> {
         Packet::SubAck(ack) => v5::Packet::SubscribeAck(v5::SubscribeAck {
             packet_id: ack.packet_id.0,
             properties: Vec::new(),
-            reason_string: None,
+            reason_string: first_words(encoder, &ack.reasons),
             status: codes(&ack.reasons, v5::SubscribeAckReason::UnspecifiedError),
         }),
         Packet::Unsubscribe(unsubscribe) => v5::Packet::Unsubscribe(v5::Unsubscribe {
@@ -64,6 +76,12 @@ fn translate(packet: &Packet) -> Result<v5::Packet, EncodeError> {
             ));
         }
     })
+}
+
+/// Why the first entry that failed did, if the client wants to know.
+fn first_words(encoder: Encoder, reasons: &[ReasonCode]) -> Option<ByteString> {
+    let failed = reasons.iter().find(|reason| reason.is_failure()).filter(|_| encoder.explains)?;
+    reason_string(Answer::SubAck, *failed)
 }
 
 /// `reason` as a code of one kind of packet; `unspecified` where 5.0 does not list it for that kind.
@@ -96,6 +114,11 @@ fn translate_connect(connect: &Connect) -> v5::Connect {
     }
 }
 
+fn expires_at_once(connect: &Connect) -> bool {
+    let properties = connect.will.as_ref().and_then(|will| will.properties.as_ref());
+    properties.is_some_and(|properties| properties.message_expiry_secs == Some(0))
+}
+
 fn translate_will(will: &Will) -> v5::LastWill {
     let properties = will.properties.as_deref().cloned().unwrap_or_default();
     v5::LastWill {
@@ -105,7 +128,9 @@ fn translate_will(will: &Will) -> v5::LastWill {
         message: will.payload.clone(),
         will_delay_interval_sec: (will.delay_secs > 0).then_some(will.delay_secs),
         correlation_data: properties.correlation_data,
-        message_expiry_interval: properties.message_expiry_secs.and_then(NonZeroU32::new),
+        message_expiry_interval: properties
+            .message_expiry_secs
+            .map(|secs| NonZeroU32::new(secs).unwrap_or(NonZeroU32::MIN)),
         content_type: properties.content_type,
         user_properties: properties.user_properties,
         is_utf8_payload: properties.payload_is_utf8,
@@ -129,6 +154,7 @@ fn translate_connack(ack: &ConnAck) -> v5::ConnectAck {
         subscription_identifiers_available: properties.subscription_identifiers_available.unwrap_or(true),
         shared_subscription_available: properties.shared_subscription_available.unwrap_or(true),
         server_keepalive_sec: properties.server_keep_alive_secs,
+        response_info: properties.response_information.clone(),
         reason_string: properties.reason_string.clone(),
         ..v5::ConnectAck::default()
     }
@@ -151,7 +177,7 @@ fn translate_subscribe(subscribe: &Subscribe) -> Result<v5::Subscribe, EncodeErr
     })
 }
 
-fn translate_entry(entry: &SubscribeEntry) -> (bytestring::ByteString, v5::SubscriptionOptions) {
+fn translate_entry(entry: &SubscribeEntry) -> (ByteString, v5::SubscriptionOptions) {
     let options = v5::SubscriptionOptions {
         qos: quality(entry.options.qos),
         no_local: entry.options.no_local,

@@ -59,6 +59,7 @@ fn connack_of_5_0_has_a_reason_code_and_properties() {
         subscription_identifiers_available: Some(false),
         shared_subscription_available: Some(false),
         server_keep_alive_secs: Some(30),
+        response_information: Some("answers".into()),
     };
     let full =
         Packet::ConnAck(Box::new(ConnAck { session_present: true, reason: ReasonCode::SUCCESS, properties }));
@@ -66,8 +67,8 @@ fn connack_of_5_0_has_a_reason_code_and_properties() {
     assert_eq!(written(Version::V5, &connack(true, ReasonCode::SUCCESS)), b"\x20\x03\x01\0\0");
     assert_eq!(written(Version::V5, &connack(false, ReasonCode::BANNED)), b"\x20\x03\0\x8a\0");
     let expected: &[u8] =
-        b"\x20\x2b\x01\0\x28\x11\0\0\0\x3c\x21\0\x64\x24\x01\x25\0\x27\0\x10\0\0\x12\0\x02id\
-        \x22\0\x10\x28\0\x29\0\x2a\0\x13\0\x1e\x1f\0\x03why";
+        b"\x20\x35\x01\0\x32\x11\0\0\0\x3c\x21\0\x64\x24\x01\x25\0\x27\0\x10\0\0\x12\0\x02id\
+        \x22\0\x10\x28\0\x29\0\x2a\0\x13\0\x1e\x1a\0\x07answers\x1f\0\x03why";
     assert_eq!(written(Version::V5, &full), expected);
     assert_eq!(written(Version::V3_1_1, &full), b"\x20\x02\x01\0");
 }
@@ -90,7 +91,9 @@ fn suback_failures_are_0x80_in_3_x() {
     let ack = Packet::SubAck(SubAck { packet_id: id(10), reasons });
 
     assert_eq!(written(Version::V3_1_1, &ack), b"\x90\x06\0\x0a\0\x01\x02\x80");
-    assert_eq!(written(Version::V5, &ack), b"\x90\x07\0\x0a\0\0\x01\x02\x8f");
+    let words = "the filter has more than 128 levels";
+    let expected = [&b"\x90\x2d\0\x0a\x26\x1f\0\x23"[..], words.as_bytes(), b"\0\x01\x02\x8f"].concat();
+    assert_eq!(written(Version::V5, &ack), expected);
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn none_if_empty(properties: PublishProperties) -> Option<Box<PublishProperties>
 fn message_properties() -> impl Strategy<Value = PublishProperties> {
     (
         option::of(any::<bool>()),
-        option::of(1..=u32::MAX),
+        option::of(prop_oneof![Just(0), any::<u32>()]),
         option::of(text()),
         option::of(topic()),
         option::of(binary()),

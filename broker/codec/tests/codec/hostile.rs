@@ -1,7 +1,8 @@
 //! Bytes that mean harm: whatever comes in, the codec answers and stays upright.
 
 use super::connected;
-use super::spec_packets::{all, codec_after};
+use super::rows::all;
+use super::spec_packets::codec_after;
 use bytes::BytesMut;
 use proptest::prelude::*;
 use tidemill_codec::{Codec, Encoder};

@@ -186,6 +186,24 @@ fn a_client_that_wants_no_problem_information_gets_no_reason_string() {
 }
 
 #[test]
+fn the_words_of_a_suback_give_way_to_the_client_s_maximum_and_to_its_wish() {
+    let reasons = vec![ReasonCode::SUCCESS, ReasonCode::QUOTA_EXCEEDED];
+    let ack = Packet::SubAck(SubAck { packet_id: PacketId::MIN, reasons });
+    let mut codec = Codec::new(super::LIMITS);
+    let connect = b"\x10\x10\0\x04MQTT\x05\x02\0\x3c\x02\x17\0\0\x01c";
+    codec.decode(&mut BytesMut::from(&connect[..])).unwrap().unwrap();
+
+    for encoder in [limited(20), codec.encoder()] {
+        let mut out = BytesMut::new();
+        encoder.encode(&ack, &mut out).unwrap();
+        assert_eq!(out, &b"\x90\x05\0\x01\0\0\x97"[..]);
+    }
+    let mut out = BytesMut::new();
+    limited(200).encode(&ack, &mut out).unwrap();
+    assert!(out.len() > 20);
+}
+
+#[test]
 fn a_suback_beyond_the_client_s_maximum_is_not_written() {
     let ack = Packet::SubAck(SubAck { packet_id: PacketId::MIN, reasons: vec![ReasonCode::SUCCESS; 10] });
     let mut out = BytesMut::new();

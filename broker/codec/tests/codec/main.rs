@@ -8,6 +8,7 @@ mod generate;
 mod hostile;
 mod limits;
 mod round_trip;
+mod rows;
 mod spec_packets;
 
 use bytes::BytesMut;

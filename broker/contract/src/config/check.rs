@@ -40,6 +40,22 @@ pub enum ConfigError {
         /// What was given.
         value: String,
     },
+    /// A name that cannot stand where it is used.
+    #[error("{key} is '{value}', allowed is {allowed}")]
+    Name {
+        /// The key as written in the file.
+        key: &'static str,
+        /// What was given.
+        value: String,
+        /// What is allowed, in words.
+        allowed: &'static str,
+    },
+    /// Two listeners of one name.
+    #[error("listeners: two of them have the name '{name}'")]
+    SameName {
+        /// The name.
+        name: String,
+    },
     /// A listener beyond loopback without a decision about access.
     #[error(
         "listener '{name}' on {address} is open to anybody: configure auth, or allow it with auth.anonymous (--allow-anonymous)"
@@ -60,42 +76,16 @@ impl Config {
     /// The first [`ConfigError`] found; the broker must not start with such a config.
     pub fn check(&self) -> Result<(), ConfigError> {
         let (partitions, groups) = self.partitioning();
-        range("partitions", u64::from(partitions), 1, 64, "1 to 64")?;
-        range(
-            "partitionGroups",
-            u64::from(groups),
-            1,
-            u64::from(partitions),
-            "1 to the number of partitions",
-        )?;
-        range(
-            "limits.maximumPacketBytes",
-            u64::from(self.limits.maximum_packet_bytes),
-            128,
-            268_435_455,
-            "128 to 268435455",
-        )?;
-        range("limits.receiveMaximum", u64::from(self.limits.receive_maximum), 1, 65_535, "1 to 65535")?;
-        range("limits.inFlight", u64::from(self.limits.in_flight), 1, 65_535, "1 to 65535")?;
-        range(
-            "limits.mailboxMessages",
-            u64::from(self.limits.mailbox_messages),
-            1,
-            u64::from(u32::MAX),
-            "at least 1",
-        )?;
-        range(
-            "limits.connections",
-            u64::from(self.limits.connections),
-            1,
-            u64::from(u32::MAX),
-            "at least 1",
-        )?;
-        range("limits.retainedBytes", self.limits.retained_bytes, 1, u64::MAX, "at least 1")?;
+        range("partitions", u64::from(partitions), 1..=64, "1 to 64")?;
+        let groups_allowed = 1..=u64::from(partitions);
+        range("partitionGroups", u64::from(groups), groups_allowed, "1 to the number of partitions")?;
         if let Some(threads) = self.threads {
-            range("threads", u64::from(threads), 1, 1_024, "1 to 1024")?;
+            range("threads", u64::from(threads), 1..=1_024, "1 to 1024")?;
         }
         self.check_shared_subscriptions()?;
+        self.check_limits()?;
+        self.check_mqtt()?;
+        self.check_names()?;
         self.check_kafka()?;
         self.check_membership()?;
         self.check_listeners()
@@ -119,6 +109,59 @@ impl Config {
             });
         }
         self.shared_subscriptions.check()
+    }
+
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        let limits = &self.limits;
+        let packet = u64::from(limits.maximum_packet_bytes);
+        range("limits.maximumPacketBytes", packet, 128..=268_435_455, "128 to 268435455")?;
+        for (key, value) in
+            [("limits.receiveMaximum", limits.receive_maximum), ("limits.inFlight", limits.in_flight)]
+        {
+            range(key, u64::from(value), 1..=65_535, "1 to 65535")?;
+        }
+        for (key, value) in [
+            ("limits.connections", limits.connections),
+            ("limits.mailboxMessages", limits.mailbox_messages),
+            ("limits.mailboxBytes", limits.mailbox_bytes),
+            ("limits.subscriptions", limits.subscriptions),
+            ("sessions.maxExpirySecs", self.sessions.max_expiry_secs),
+        ] {
+            range(key, u64::from(value), 1..=u64::from(u32::MAX), "at least 1")?;
+        }
+        range("limits.retainedBytes", limits.retained_bytes, 1..=u64::MAX, "at least 1")
+    }
+
+    fn check_mqtt(&self) -> Result<(), ConfigError> {
+        if let Some(secs) = self.mqtt.maximum_keep_alive_secs {
+            range("mqtt.maximumKeepAliveSecs", u64::from(secs), 1..=65_535, "1 to 65535")?;
+        }
+        range("mqtt.sysIntervalSecs", u64::from(self.mqtt.sys_interval_secs), 0..=86_400, "0 to 86400")?;
+        if let Some(text) = &self.mqtt.response_information
+            && (text.is_empty() || text.len() > RESPONSE_INFORMATION_BYTES_MAX || text.contains('\0'))
+        {
+            return Err(ConfigError::Conflict {
+                key: "mqtt.responseInformation",
+                reason: "1 to 1024 bytes, without U+0000",
+            });
+        }
+        Ok(())
+    }
+
+    /// Names end up in leases, topics of Kafka, certificates and paths.
+    fn check_names(&self) -> Result<(), ConfigError> {
+        let names = [("member", self.member.as_deref()), ("cluster", Some(&*self.cluster.0))];
+        for (key, name) in names {
+            let Some(name) = name else { continue };
+            let (is_allowed, allowed) = match self.coordination {
+                Coordination::Local => (is_plain_name(name), PLAIN_NAME),
+                Coordination::Kubernetes => (is_dns_name(name), DNS_NAME),
+            };
+            if !is_allowed {
+                return Err(ConfigError::Name { key, value: name.to_owned(), allowed });
+            }
+        }
+        Ok(())
     }
 
     fn check_kafka(&self) -> Result<(), ConfigError> {
@@ -194,10 +237,7 @@ impl Config {
         parse_address("admin.address", &self.admin.address)?;
         for (index, listener) in self.listeners.0.iter().enumerate() {
             if self.listeners.0[..index].iter().any(|earlier| earlier.name == listener.name) {
-                return Err(ConfigError::Conflict {
-                    key: "listeners",
-                    reason: "two listeners have the same name",
-                });
+                return Err(ConfigError::SameName { name: listener.name.clone() });
             }
             let address = parse_address("listeners.address", &listener.address)?;
             if !address.ip().is_loopback() && !self.auth.anonymous {
@@ -211,14 +251,31 @@ impl Config {
     }
 }
 
+const RESPONSE_INFORMATION_BYTES_MAX: usize = 1_024;
+const PLAIN_NAME: &str = "1 to 253 letters, digits, '-', '_' and '.', the first a letter or a digit";
+const DNS_NAME: &str = "1 to 63 of a-z, 0-9 and '-', a letter or a digit at both ends";
+
+fn is_plain_name(name: &str) -> bool {
+    name.len() <= 253
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+fn is_dns_name(name: &str) -> bool {
+    let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    name.len() <= 63
+        && name.bytes().all(|byte| is_word(byte) || byte == b'-')
+        && name.bytes().next().is_some_and(is_word)
+        && name.bytes().last().is_some_and(is_word)
+}
+
 fn range(
     key: &'static str,
     value: u64,
-    low: u64,
-    high: u64,
+    bounds: std::ops::RangeInclusive<u64>,
     allowed: &'static str,
 ) -> Result<(), ConfigError> {
-    if (low..=high).contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { key, value, allowed }) }
+    if bounds.contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { key, value, allowed }) }
 }
 
 fn parse_address(key: &'static str, value: &str) -> Result<SocketAddr, ConfigError> {
@@ -279,6 +336,45 @@ mod tests {
         assert!(matches!(config.check(), Err(ConfigError::OpenListener { .. })));
         config.auth.anonymous = true;
         assert_eq!(config.check(), Ok(()));
+    }
+
+    #[test]
+    fn a_number_or_name_that_cannot_work_is_refused_by_its_key() {
+        let cases = [
+            ("limits: {mailboxBytes: 0}", "limits.mailboxBytes"),
+            ("limits: {mailboxMessages: 0}", "limits.mailboxMessages"),
+            ("limits: {subscriptions: 0}", "limits.subscriptions"),
+            ("limits: {inFlight: 0}", "limits.inFlight"),
+            ("limits: {maximumPacketBytes: 127}", "limits.maximumPacketBytes"),
+            ("limits: {retainedBytes: 0}", "limits.retainedBytes"),
+            ("sessions: {maxExpirySecs: 0}", "sessions.maxExpirySecs"),
+            ("mqtt: {maximumKeepAliveSecs: 0}", "mqtt.maximumKeepAliveSecs"),
+            ("mqtt: {sysIntervalSecs: 86401}", "mqtt.sysIntervalSecs"),
+            ("mqtt: {responseInformation: ''}", "mqtt.responseInformation"),
+            ("member: ''", "member"),
+            ("member: 'b 0'", "member"),
+            ("member: ../b", "member"),
+            ("cluster: a/b", "cluster"),
+            ("coordination: kubernetes\nmember: B-0", "member"),
+            ("coordination: kubernetes\nmember: b-", "member"),
+            ("coordination: kubernetes\nmember: b.0", "member"),
+        ];
+
+        for (yaml, key) in cases {
+            let error = parse(yaml).unwrap().check().unwrap_err().to_string();
+            assert!(error.starts_with(key), "{yaml}: {error}");
+        }
+        assert_eq!(parse("member: My_Host.local").unwrap().check(), Ok(()));
+    }
+
+    #[test]
+    fn a_name_that_two_listeners_have_is_told() {
+        let text = "listeners: [{name: lan, protocol: mqtt, address: '127.0.0.1:1'},\
+                    {name: lan, protocol: mqtt, address: '127.0.0.1:2'}]";
+
+        let error = parse(text).unwrap().check().unwrap_err().to_string();
+
+        assert!(error.contains("'lan'"), "{error}");
     }
 
     #[test]

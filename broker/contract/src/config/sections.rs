@@ -220,6 +220,35 @@ impl Default for Sessions {
     }
 }
 
+/// What MQTT leaves to the broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Mqtt {
+    /// Longest keep alive in seconds: a 5.0 client that asks for more, or for none, is told to use this one and held to
+    /// it. 3.x clients cannot be told. Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maximum_keep_alive_secs: Option<u16>,
+    /// What a 5.0 client that asks for response information gets; `{clientId}` stands for its client id. Default:
+    /// nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_information: Option<String>,
+    /// Refuse payloads that say they are UTF-8 and are not, with 0x99.
+    pub check_payload_format: bool,
+    /// Seconds between two publishes of `$SYS/broker/...`; 0 = never.
+    pub sys_interval_secs: u32,
+}
+
+impl Default for Mqtt {
+    fn default() -> Self {
+        Self {
+            maximum_keep_alive_secs: None,
+            response_information: None,
+            check_payload_format: false,
+            sys_interval_secs: 10,
+        }
+    }
+}
+
 /// Bounds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

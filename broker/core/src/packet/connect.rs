@@ -98,4 +98,6 @@ pub struct ConnAckProperties {
     pub shared_subscription_available: Option<bool>,
     /// Keep alive that the broker uses instead of the client's.
     pub server_keep_alive_secs: Option<u16>,
+    /// Where the client may expect answers, if it asked.
+    pub response_information: Option<ByteString>,
 }

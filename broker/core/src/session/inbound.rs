@@ -2,7 +2,7 @@
 
 use super::features::Features;
 use crate::message::Message;
-use crate::packet::{PublishPacket, QoS, ReasonCode, Version};
+use crate::packet::{PublishPacket, PublishProperties, QoS, ReasonCode, Version};
 use crate::topic::TopicName;
 use bytestring::ByteString;
 
@@ -11,6 +11,7 @@ use bytestring::ByteString;
 pub struct Inbound {
     version: Version,
     features: Features,
+    payload_format: PayloadFormat,
     topic_alias_maximum: u16,
     /// Topic of alias `n + 1`. Grows with the highest alias used, to `topic_alias_maximum` at most.
     aliases: Vec<Option<TopicName>>,
@@ -31,7 +32,14 @@ impl Inbound {
     /// For a client of `version`, which may use topic aliases up to `topic_alias_maximum`.
     #[must_use]
     pub fn new(version: Version, features: Features, topic_alias_maximum: u16) -> Self {
-        Self { version, features, topic_alias_maximum, aliases: Vec::new() }
+        let payload_format = PayloadFormat::Trusted;
+        Self { version, features, payload_format, topic_alias_maximum, aliases: Vec::new() }
+    }
+
+    /// The same, but for whether payloads are looked at.
+    #[must_use]
+    pub fn with_payload_format(self, payload_format: PayloadFormat) -> Self {
+        Self { payload_format, ..self }
     }
 
     /// Resolves the topic and refuses what this broker does not serve, and `$SYS`.
@@ -53,7 +61,10 @@ impl Inbound {
         }
         let topic = self.resolve_topic(&publish)?;
         if topic.is_of_broker() {
-            return Err(self.refuse_topic(publish.qos));
+            return Err(self.refuse(publish.qos, ReasonCode::TOPIC_NAME_INVALID));
+        }
+        if !self.payload_format.allows(&publish.payload, publish.properties.as_deref()) {
+            return Err(self.refuse(publish.qos, ReasonCode::PAYLOAD_FORMAT_INVALID));
         }
         Ok(Message {
             topic,
@@ -89,15 +100,40 @@ impl Inbound {
     }
 
     fn parse_topic(&self, publish: &PublishPacket) -> Result<TopicName, PublishRefusal> {
-        TopicName::parse(publish.topic.clone()).map_err(|_| self.refuse_topic(publish.qos))
+        TopicName::parse(publish.topic.clone())
+            .map_err(|_| self.refuse(publish.qos, ReasonCode::TOPIC_NAME_INVALID))
     }
 
     /// Only a 5.0 PUBACK or PUBREC can say no; everybody else is closed rather than told a falsehood.
-    fn refuse_topic(&self, qos: QoS) -> PublishRefusal {
+    fn refuse(&self, qos: QoS, reason: ReasonCode) -> PublishRefusal {
         if self.version.is_v5() && qos != QoS::AtMostOnce {
-            PublishRefusal::Answer(ReasonCode::TOPIC_NAME_INVALID)
+            PublishRefusal::Answer(reason)
         } else {
-            PublishRefusal::Close(ReasonCode::TOPIC_NAME_INVALID)
+            PublishRefusal::Close(reason)
+        }
+    }
+}
+
+/// Whether payloads that say they are UTF-8 are taken at their word (MQTT 5.0 section 3.3.2.3.2 leaves it open).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum PayloadFormat {
+    /// Nobody looks.
+    #[default]
+    Trusted,
+    /// One that is none is refused with 0x99.
+    Checked,
+}
+
+impl PayloadFormat {
+    /// Whether `payload` may go with `properties`.
+    #[must_use]
+    pub fn allows(self, payload: &[u8], properties: Option<&PublishProperties>) -> bool {
+        match self {
+            Self::Trusted => true,
+            Self::Checked => {
+                let says_utf8 = properties.and_then(|properties| properties.payload_is_utf8) == Some(true);
+                !says_utf8 || std::str::from_utf8(payload).is_ok()
+            }
         }
     }
 }
@@ -158,5 +194,31 @@ mod tests {
         let qos2 = |topic| PublishPacket { qos: QoS::ExactlyOnce, ..publish(topic, None) };
         assert_eq!(topic_of(&mut standalone, qos2("a")), Ok("a".into()));
         assert_eq!(topic_of(&mut standalone, qos2("$SYS/x")), Err(PublishRefusal::Answer(name_invalid)));
+    }
+
+    #[test]
+    fn a_payload_that_is_not_what_it_says_is_refused_only_where_payloads_are_checked() {
+        let says_utf8 = |qos, payload: &'static [u8]| PublishPacket {
+            qos,
+            payload: Bytes::from_static(payload),
+            properties: Some(Box::new(PublishProperties {
+                payload_is_utf8: Some(true),
+                ..PublishProperties::default()
+            })),
+            ..publish("a", None)
+        };
+        let mut trusting = Inbound::new(Version::V5, Features::CLUSTER, 0);
+        let mut checking =
+            Inbound::new(Version::V5, Features::CLUSTER, 0).with_payload_format(PayloadFormat::Checked);
+
+        assert_eq!(topic_of(&mut trusting, says_utf8(QoS::AtMostOnce, b"\xff")), Ok("a".into()));
+        assert_eq!(topic_of(&mut checking, says_utf8(QoS::AtMostOnce, "ä".as_bytes())), Ok("a".into()));
+        let invalid = ReasonCode::PAYLOAD_FORMAT_INVALID;
+        let refused = topic_of(&mut checking, says_utf8(QoS::AtLeastOnce, b"\xff"));
+        assert_eq!(refused, Err(PublishRefusal::Answer(invalid)));
+        let refused = topic_of(&mut checking, says_utf8(QoS::AtMostOnce, b"\xff"));
+        assert_eq!(refused, Err(PublishRefusal::Close(invalid)));
+        let silent = PublishPacket { payload: Bytes::from_static(b"\xff"), ..publish("a", None) };
+        assert_eq!(topic_of(&mut checking, silent), Ok("a".into()));
     }
 }

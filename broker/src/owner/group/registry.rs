@@ -81,8 +81,13 @@ impl Registry {
         metrics: &OwnerMetrics,
     ) -> Option<Attached> {
         let before = std::mem::replace(&mut self.client(client_id).attached, attached);
-        metrics.attached.sub(i64::from(before.is_some()));
-        metrics.attached.add(i64::from(self.attached(client_id).is_some()));
+        let after = self.attached(client_id);
+        let is_persistent = |attached: &&Attached| attached.is_persistent;
+        metrics.attached.add(i64::from(after.is_some()) - i64::from(before.is_some()));
+        metrics.attached_sessions.add(
+            i64::from(after.filter(is_persistent).is_some())
+                - i64::from(before.as_ref().filter(is_persistent).is_some()),
+        );
         before
     }
 
@@ -127,7 +132,9 @@ impl Registry {
     /// Forgets everybody; who waits learns it.
     pub(super) fn clear(&mut self, metrics: &OwnerMetrics) {
         let attached = self.iter_attached().count();
+        let sessions = self.iter_attached().filter(|(_, attached)| attached.is_persistent).count();
         metrics.attached.sub(i64::try_from(attached).unwrap_or(i64::MAX));
+        metrics.attached_sessions.sub(i64::try_from(sessions).unwrap_or(i64::MAX));
         self.clients.clear();
     }
 }
