@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use rumqttc::v5::mqttbytes::v5::{DisconnectReasonCode, Packet};
-use rumqttc::v5::{AsyncClient, Event, MqttOptions};
+use rumqttc::v5::{AsyncClient, ConnectionError, Event, MqttOptions, StateError};
 use std::time::Duration;
 use tidemill_core::partition::{Partitioning, QueueKind};
 use tidemill_e2e::audit::{Audit, Load};
@@ -70,8 +70,10 @@ async fn a_client_id_has_one_connection_in_the_whole_cluster() {
     let ended = async {
         loop {
             match events.poll().await {
-                Ok(Event::Incoming(Packet::Disconnect(disconnect))) => break disconnect.reason_code,
                 Ok(_) => {}
+                Err(ConnectionError::MqttState(StateError::ServerDisconnect { reason_code, .. })) => {
+                    break reason_code;
+                }
                 Err(error) => panic!("closed without a word: {error}"),
             }
         }
