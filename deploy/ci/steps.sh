@@ -62,6 +62,13 @@ step_standalone() {
   deploy/local/tools.sh packages build clients
   e2e standalone
 }
+# Clients and a broker of others: mosquitto's, paho-mqtt, MQTT.js, rumqttd.
+step_interop() {
+  deploy/local/tools.sh packages build clients
+  deploy/local/tools.sh interop
+  export TIDEMILL_E2E_INTEROP=$TOOLS/interop-$INTEROP_VERSION
+  e2e interop
+}
 step_kafka() {
   $cluster kafka 1
   e2e kafka
@@ -78,6 +85,7 @@ step_kubernetes() { e2e kubernetes || { deploy/local/explain.sh; return 1; }; }
 # Which test files of e2e/tests belong to which step; each matches one of these.
 declare -A TESTS=(
   [standalone]='standalone*'
+  [interop]='interop* rumqttd*'
   [kafka]='*kafka*'
   [processes]='*processes* api_server* leases*'
   [kubernetes]='pods*'
@@ -146,7 +154,7 @@ run_services() {
   services_started=yes
   $cluster down
   run_step binaries || return 1
-  run_step standalone || failed=1
+  for name in standalone interop; do run_step "$name" || failed=1; done
   run_step tools || return 1
   for name in recipe kafka processes; do run_step "$name" || failed=1; done
   $cluster down
