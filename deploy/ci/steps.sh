@@ -69,6 +69,12 @@ step_interop() {
   export TIDEMILL_E2E_INTEROP=$TOOLS/interop-$INTEROP_VERSION
   e2e interop
 }
+# The long form of the fuzz tests; the short one is in `unit` and `standalone`. It goes another way each time.
+step_fuzz() {
+  export TIDEMILL_FUZZ_SEED=${TIDEMILL_FUZZ_SEED:-$(date +%s)}
+  TIDEMILL_FUZZ_CASES=20000000 PROPTEST_CASES=100000 cargo test --workspace --locked --test codec -- --nocapture
+  TIDEMILL_FUZZ_CASES=200000 cargo test --workspace --locked --test standalone_fuzz -- --nocapture
+}
 step_kafka() {
   $cluster kafka 1
   e2e kafka
@@ -155,6 +161,7 @@ run_services() {
   $cluster down
   run_step binaries || return 1
   for name in standalone interop; do run_step "$name" || failed=1; done
+  [ "${TIDEMILL_SOAK:-}" != 1 ] || run_step fuzz || failed=1
   run_step tools || return 1
   for name in recipe kafka processes; do run_step "$name" || failed=1; done
   $cluster down
