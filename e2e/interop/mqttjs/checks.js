@@ -44,8 +44,11 @@ check('a kept session gets what came while it was away', EVERY, async names => {
   const again = await names.kept('r')
 
   assert.ok(names.wasKept(again))
-  const got = (await again.take(4)).map(([, payload, qos]) => [payload, qos])
-  assert.deepEqual(got, [['0', 1], ['1', 2], ['2', 1], ['3', 2]])
+  // Order holds within a QoS: the library hands a QoS 2 message over at PUBREL.
+  const got = (await again.take(4)).map(([, payload, qos]) => [qos, payload])
+  for (const [qos, payloads] of [[1, ['0', '2']], [2, ['1', '3']]]) {
+    assert.deepEqual(got.filter(([of]) => of === qos).map(([, payload]) => payload), payloads)
+  }
 })
 
 check('a retained message is set, replaced and cleared', EVERY, async names => {
