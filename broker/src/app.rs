@@ -9,7 +9,7 @@ pub use data_path::{DataPath, Foundation, Wiring};
 use crate::admin::{Admin, AdminError, AdminParts};
 use crate::connection::{ConnectionThreads, Services, default_count};
 use crate::listener::{BindError, ConnectionCount, Listener};
-use crate::sys::SysPublisher;
+use crate::sys::{SysPublisher, Unchanged};
 use futures::future::BoxFuture;
 use std::io;
 use std::net::SocketAddr;
@@ -101,7 +101,9 @@ pub async fn start(
     tasks.spawn(async move { wills.run().await });
     if config.mqtt.sys_interval_secs > 0 {
         let interval = Duration::from_secs(u64::from(config.mqtt.sys_interval_secs));
-        tasks.spawn(SysPublisher::new(Arc::clone(&data_path.router), interval).run());
+        let unchanged =
+            if services.features.retained { Unchanged::IsRetained } else { Unchanged::IsRepeated };
+        tasks.spawn(SysPublisher::new(Arc::clone(&data_path.router), interval, unchanged).run());
     }
     let connections = ConnectionCount::new(descriptors::make_room_for_clients(config.limits.connections));
     for listener in listeners {

@@ -4,6 +4,7 @@
 mod handshake;
 mod input;
 mod packets;
+mod retained;
 mod services;
 mod subscriptions;
 mod sweep;
@@ -24,6 +25,7 @@ use bytestring::ByteString;
 use futures::future::BoxFuture;
 use handshake::Connected;
 use input::Input;
+use retained::RetainedFeed;
 use std::future::poll_fn;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -128,6 +130,8 @@ struct Connection {
     has_more: bool,
     /// SUBSCRIBE and UNSUBSCRIBE under way.
     work: SubscriptionWork,
+    /// Retained messages that follow a SUBACK.
+    retained: RetainedFeed,
     /// Offsets of the session's queue to report at the end of the turn.
     acked: Vec<Offset>,
     will: Option<Box<Will>>,
@@ -162,6 +166,7 @@ impl Connection {
             held: None,
             relief: None,
             work: SubscriptionWork::default(),
+            retained: RetainedFeed::default(),
             has_more,
             acked: Vec::new(),
             will: connect.will.clone(),
@@ -228,6 +233,7 @@ impl Connection {
                 continue;
             }
             self.poll_work(context);
+            self.poll_retained(context);
             // A client that does not read its answers gets no further ones. Its keep alive runs on.
             if state.is_crowded {
                 return Poll::Pending;

@@ -89,6 +89,8 @@ struct Inner {
     is_writing: bool,
     /// The socket took no more; the connection's task waits for it.
     is_blocked: bool,
+    /// Retained messages wait until there is room: the connection's task wants to hear of it.
+    is_room_awaited: bool,
 }
 
 /// What the connection's task must know before it goes on.
@@ -128,6 +130,7 @@ impl Mailbox {
             is_left_to_task: false,
             is_writing: false,
             is_blocked: false,
+            is_room_awaited: false,
         };
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self { id, context, inner: Mutex::new(inner) })
@@ -143,6 +146,12 @@ impl Mailbox {
     #[must_use]
     pub fn client_id(&self) -> ByteString {
         self.inner.lock().client_id.clone()
+    }
+
+    /// Protocol version of the client, 3.1.1 before CONNECT.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.inner.lock().encoder.version()
     }
 
     /// The CONNECT was accepted: from now on messages are delivered as the client speaks.
@@ -169,7 +178,10 @@ impl Mailbox {
         if let Err(error) = encoder.encode(packet, chunk.encode_into(0)) {
             tracing::debug!(%error, "packet cannot be sent; closing connection");
             chunk.uncount(0);
-            inner.closing.get_or_insert(CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE));
+            // A client that accepts no CONNACK cannot be told why: it comes before all others (MQTT-3.2.0-1).
+            let is_first = matches!(packet, Packet::ConnAck(_));
+            let told = CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE);
+            inner.closing.get_or_insert(if is_first { CloseReason::ConnectionLost } else { told });
         }
         self.mark_dirty(&mut inner, turn);
     }

@@ -25,16 +25,19 @@ pub enum DropReason {
     Unrepresentable,
     /// From a queue, for a connection that is not there (any more).
     NoConnection,
+    /// Not retained, because retained messages have reached their bound.
+    RetainedFull,
 }
 
 impl DropReason {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::MailboxFull,
         Self::SlowClientClosed,
         Self::Expired,
         Self::LargerThanClientAccepts,
         Self::Unrepresentable,
         Self::NoConnection,
+        Self::RetainedFull,
     ];
 
     fn label(self) -> &'static str {
@@ -45,6 +48,7 @@ impl DropReason {
             Self::LargerThanClientAccepts => "larger_than_client_accepts",
             Self::Unrepresentable => "unrepresentable",
             Self::NoConnection => "no_connection",
+            Self::RetainedFull => "retained_full",
         }
     }
 }
@@ -90,6 +94,8 @@ struct Instruments {
     forwarded_in: IntCounter,
     subscriptions: IntGauge,
     unknown_acks: IntCounter,
+    retained: IntGauge,
+    retained_bytes: IntGauge,
 }
 
 /// 10 µs to 10 s.
@@ -146,6 +152,8 @@ impl Metrics {
                 "unknown_acknowledgements_total",
                 "Acknowledgements of packet ids that are not in use",
             )?,
+            retained: gauge(&registry, "retained_messages", "Retained messages")?,
+            retained_bytes: gauge(&registry, "retained_bytes", "Memory of retained messages")?,
             registry,
         };
         Ok(Self(Arc::new(instruments)))
@@ -251,6 +259,12 @@ impl Metrics {
     /// Live subscriptions came (`+`) or went (`-`).
     pub fn add_subscriptions(&self, change: i64) {
         self.0.subscriptions.add(change);
+    }
+
+    /// How many retained messages there are now, and their bytes.
+    pub fn set_retained(&self, messages: usize, bytes: usize) {
+        self.0.retained.set(i64::try_from(messages).unwrap_or(i64::MAX));
+        self.0.retained_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     /// A client acknowledged a packet id that is not in use.

@@ -5,6 +5,7 @@ mod live;
 mod matches;
 mod probe;
 mod publish;
+mod retained;
 mod routes;
 mod tables;
 
@@ -12,12 +13,14 @@ pub use live::LiveSubscription;
 pub use matches::{Publisher, RouteCache};
 pub use probe::RouterProbe;
 pub use publish::PublishDone;
+pub use retained::{RetainedProgress, RetainedRequest};
 
 use crate::cluster::{Forwarder, RouteExchange};
 use crate::log::Log;
 use crate::metrics::Metrics;
 use live::Announced;
 use parking_lot::Mutex;
+use retained::Retained;
 use routes::KnownRoutes;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +40,8 @@ pub struct Router {
     known: Mutex<KnownRoutes>,
     announced: Mutex<Announced>,
     links: OnceLock<Links>,
+    /// Unset when nothing is retained.
+    retained: OnceLock<Retained>,
 }
 
 struct Links {
@@ -59,6 +64,7 @@ impl Router {
             known: Mutex::new(KnownRoutes::default()),
             announced: Mutex::new(Announced::default()),
             links: OnceLock::new(),
+            retained: OnceLock::new(),
         }
     }
 

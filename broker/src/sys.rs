@@ -4,14 +4,12 @@
 mod load;
 mod values;
 
-use crate::mailbox::Turn;
 use crate::metrics::Metrics;
-use crate::router::{Publisher, RouteCache, Router};
+use crate::router::Router;
 use load::Loads;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tidemill_core::message::Message;
-use tidemill_core::packet::QoS;
+use std::time::{Duration, Instant};
 use tidemill_core::topic::TopicName;
 use tokio::time::MissedTickBehavior;
 
@@ -24,17 +22,30 @@ pub struct SysPublisher {
     started: Instant,
     last: Option<Instant>,
     loads: Loads,
-    cache: RouteCache,
+    /// What a new subscriber finds already; `None` when nothing is retained.
+    retained: Option<BTreeMap<String, String>>,
+}
+
+/// Whether a figure that has not changed is published again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unchanged {
+    /// No: it is retained, so whoever subscribes gets it.
+    IsRetained,
+    /// Yes: nothing is retained.
+    IsRepeated,
 }
 
 impl SysPublisher {
     /// For the broker that `router` belongs to.
     #[must_use]
-    pub fn new(router: Arc<Router>, interval: Duration) -> Self {
+    pub fn new(router: Arc<Router>, interval: Duration, unchanged: Unchanged) -> Self {
         let metrics = router.metrics().clone();
+        let retained = match unchanged {
+            Unchanged::IsRetained => Some(BTreeMap::new()),
+            Unchanged::IsRepeated => None,
+        };
         let loads = Loads::default();
-        let cache = RouteCache::new(Publisher::Other);
-        Self { router, metrics, interval, started: Instant::now(), last: None, loads, cache }
+        Self { router, metrics, interval, started: Instant::now(), last: None, loads, retained }
     }
 
     /// Publishes at once and then in every interval, until it is dropped.
@@ -53,25 +64,20 @@ impl SysPublisher {
         let elapsed = self.last.replace(now).map(|last| now.duration_since(last));
         self.loads.handle_totals(&totals, elapsed);
         let uptime_secs = now.duration_since(self.started).as_secs();
-        let publish_time_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        let publish_time_ms = u64::try_from(publish_time_ms).unwrap_or(u64::MAX);
-        let mut turn = Turn::begin(&self.metrics);
-        for (topic, text) in values::build(&totals, &self.loads, uptime_secs) {
-            let Ok(topic) = TopicName::parse(topic) else {
-                debug_assert!(false, "every name is a topic");
-                continue;
-            };
-            let message = Message {
-                topic,
-                payload: text.into(),
-                qos: QoS::AtMostOnce,
-                retain: true,
-                properties: None,
-                publisher: "$SYS".into(),
-                publish_time_ms,
-            };
-            self.router.publish_here(&Arc::new(message), &mut self.cache, &mut turn);
+        let mut values = values::build(&totals, &self.loads, uptime_secs);
+        if self.retained.is_some() {
+            values.push(values::retained(&totals));
         }
-        turn.finish();
+        for (name, text) in values {
+            if let Some(retained) = &mut self.retained
+                && retained.insert(name.clone(), text.clone()).as_ref() == Some(&text)
+            {
+                continue;
+            }
+            match TopicName::parse(name) {
+                Ok(topic) => self.router.publish_own(topic, text.into()),
+                Err(error) => debug_assert!(false, "every name is a topic: {error}"),
+            }
+        }
     }
 }

@@ -42,7 +42,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ),
     ("config_file", &[]),
     ("admin", &["cluster", "metrics", "router"]),
-    ("sys", &["mailbox", "metrics", "router"]),
+    ("sys", &["metrics", "router"]),
     ("listener", &["connection"]),
     ("connection", &["cluster", "mailbox", "metrics", "owner", "registry", "router"]),
     ("router", &["cluster", "log", "mailbox", "metrics"]),

@@ -30,7 +30,7 @@ async fn connack_tells_a_5_0_client_what_is_not_served() {
 
     assert_eq!(connack.body[..2], [0, 0]);
     let properties = &connack.body[3..];
-    for expected in [&[0x24, 1][..], &[0x25, 0], &[0x2A, 0], &[0x21, 0x03, 0xE8]] {
+    for expected in [&[0x24, 1][..], &[0x2A, 0], &[0x21, 0x03, 0xE8]] {
         assert!(properties.windows(expected.len()).any(|window| window == expected), "{expected:02x?}");
     }
 }
@@ -72,6 +72,18 @@ async fn an_authentication_method_is_refused() {
     let (_client, connack) = Client::connect_with(broker.address(), connect).await;
 
     assert_eq!(connack.body[1], 0x8C);
+}
+
+/// MQTT-3.1.2-24 and MQTT-3.2.0-1.
+#[tokio::test]
+async fn a_client_that_accepts_no_connack_is_closed_and_told_nothing_else() {
+    let broker = Broker::start().await;
+    let mut client = Client::open(broker.address(), Version::V5).await;
+    let connect = Connect { maximum_packet_bytes: NonZeroU32::new(8), ..connect(Version::V5, "c") };
+
+    client.send(Packet::Connect(Box::new(connect))).await;
+
+    assert_eq!(client.receive_or_end().await, None);
 }
 
 #[tokio::test]

@@ -119,3 +119,30 @@ async fn a_5_0_client_is_told_in_words_what_was_wrong() {
     let told = client.receive().await;
     assert!(String::from_utf8_lossy(&told.body).ends_with("flags of CONNECT"), "{told:?}");
 }
+
+/// MQTT 5.0 section 3.2.2.3.6: found by the header alone, before the rest has come.
+#[tokio::test]
+async fn a_packet_beyond_the_maximum_is_answered_with_0x95_before_it_has_come() {
+    let broker = Broker::start_with("limits: {maximumPacketBytes: 200}").await;
+    let (mut client, connack) = Client::connect_with(broker.address(), connect(Version::V5, "c")).await;
+    assert!(connack.body.windows(5).any(|window| window == [0x27, 0, 0, 0, 200]), "{connack:?}");
+    client.publish("t", &[b'x'; 193], None).await;
+    assert_eq!(client.ping().await, [], "200 bytes are allowed");
+
+    client.send_raw(&[0x30, 0xC7, 0x01]).await;
+
+    assert_eq!(code_of(&client.receive().await), (0xE0, 0x95));
+    assert_eq!(client.receive_or_end().await, None);
+}
+
+/// A client has 10 s for its CONNECT. MQTT 5.0 section 3.1: "within a reasonable amount of time".
+#[tokio::test]
+async fn a_socket_on_which_no_connect_comes_is_closed() {
+    let broker = Broker::start().await;
+    let mut silent = Client::open(broker.address(), Version::V3_1_1).await;
+    let mut slow = Client::open(broker.address(), Version::V3_1_1).await;
+    slow.send_raw(b"\x10\x0d\0\x04MQ").await;
+
+    assert_eq!(silent.receive_or_end().await, None);
+    assert_eq!(slow.receive_or_end().await, None);
+}

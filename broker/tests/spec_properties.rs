@@ -10,6 +10,8 @@ use broker::Broker;
 use client::{Client, Received, connect, publish};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use tidemill_broker::mailbox::Turn;
+use tidemill_broker::router::{Publisher, RouteCache};
 use tidemill_core::packet::{Connect, Packet, PublishPacket, PublishProperties, QoS, Version};
 
 fn contains(received: &Received, bytes: &[u8]) -> bool {
@@ -104,6 +106,66 @@ async fn an_alias_never_makes_a_packet_too_large_and_lets_a_larger_one_through()
         let expected = expected.map(|(topic, alias)| (topic.to_owned(), alias, vec![b'x'; len]));
         assert_eq!(received, expected.into_iter().collect::<Vec<_>>(), "{len} bytes");
     }
+}
+
+/// MQTT-3.3.2-7 to -9, section 3.3.4: aliases from the client, within the maximum of CONNACK.
+#[tokio::test]
+async fn a_client_may_use_aliases_that_it_gave_up_to_the_brokers_maximum() {
+    let broker = Broker::start().await;
+    let mut subscriber = Client::connect(broker.address(), Version::V3_1_1, "s").await;
+    subscriber.subscribe(&[("t/#", QoS::AtMostOnce)]).await;
+    let aliased = |topic: &str, alias| PublishPacket {
+        topic_alias: std::num::NonZeroU16::new(alias),
+        ..publish(topic, b"x", None)
+    };
+    let (mut client, connack) = Client::connect_with(broker.address(), connect(Version::V5, "c")).await;
+    assert!(contains(&connack, &[0x22, 0, 32]), "{connack:?}");
+
+    for (topic, alias, expected) in [("t/1", 32, "t/1"), ("", 32, "t/1"), ("t/2", 32, "t/2"), ("", 32, "t/2")]
+    {
+        client.send(Packet::Publish(aliased(topic, alias))).await;
+        assert_eq!(subscriber.receive().await.message().0, expected);
+    }
+    client.send(Packet::Publish(aliased("t/3", 33))).await;
+    assert_eq!(client.receive().await.body[0], 0x94);
+    assert_eq!(client.receive_or_end().await, None);
+    let mut client = Client::connect(broker.address(), Version::V5, "c").await;
+    client.send(Packet::Publish(aliased("", 32))).await;
+    assert_eq!(client.receive().await.body[0], 0x82, "aliases end with their connection");
+    assert_eq!(client.receive_or_end().await, None);
+}
+
+/// MQTT-3.3.2-5, -6: what a message has waited is taken off, and what has waited too long is not sent.
+#[tokio::test]
+async fn the_message_expiry_is_counted_down_and_what_has_expired_is_not_sent() {
+    let broker = Broker::start().await;
+    let mut subscriber = Client::connect(broker.address(), Version::V5, "s").await;
+    subscriber.subscribe(&[("t", QoS::AtMostOnce)]).await;
+    let router = &broker.data_path.router;
+    let waited = |secs: u64, expiry_secs: u32| {
+        let mut record = client::record("t", "x");
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        record.message.publish_time_ms = u64::try_from(now.as_millis()).unwrap() - secs * 1_000;
+        let properties =
+            PublishProperties { message_expiry_secs: Some(expiry_secs), ..PublishProperties::default() };
+        record.message.properties = Some(Box::new(properties));
+        record
+    };
+
+    {
+        let mut cache = RouteCache::new(Publisher::Other);
+        let mut turn = Turn::begin(router.metrics());
+        for record in [waited(100, 100), waited(1, 0), waited(100, 1_100)] {
+            router.deliver_forwarded(&record, &mut cache, &mut turn);
+        }
+        turn.finish();
+    }
+
+    let received = subscriber.receive().await;
+    let left = received.body.windows(5).find(|window| window[..3] == [0x02, 0, 0]).unwrap();
+    let left = u32::from_be_bytes([0, 0, left[3], left[4]]);
+    assert!((990..=1_000).contains(&left), "{left} s are left");
+    assert_eq!(subscriber.ping().await, []);
 }
 
 /// MQTT-3.1.2-21 and section 3.2.2.3.14.

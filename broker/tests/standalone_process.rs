@@ -161,3 +161,27 @@ async fn sys_counts_the_sessions_of_clients_that_are_away() {
     assert_eq!(figures["$SYS/broker/clients/expired"], "0");
     assert!(broker.end(Signal::TERM).await.success());
 }
+
+/// MQTT-3.14.2-2 and section 3.1.2.11.2: DISCONNECT has the last word on how long the session lives.
+#[tokio::test]
+async fn a_disconnect_may_end_a_session_that_connect_wanted_kept() {
+    let data = tempfile::tempdir().unwrap();
+    let (broker, address) = Process::start(data.path()).await;
+    let kept = || {
+        let mut kept = connect(Version::V5, "kept");
+        kept.clean_start = false;
+        kept.session_expiry_secs = Some(3_600);
+        kept
+    };
+
+    for (bytes, is_present) in [(&b"\xe0\0"[..], 1), (b"\xe0\x07\0\x05\x11\0\0\0\0", 0)] {
+        let (mut client, _) = Client::connect_with(address, kept()).await;
+        client.send_raw(bytes).await;
+        assert_eq!(client.receive_or_end().await, None);
+        let (mut back, connack) = Client::connect_with(address, kept()).await;
+        assert_eq!(connack.body[..2], [is_present, 0]);
+        back.send_raw(b"\xe0\0").await;
+        assert_eq!(back.receive_or_end().await, None);
+    }
+    assert!(broker.end(Signal::TERM).await.success());
+}

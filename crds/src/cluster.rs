@@ -10,7 +10,7 @@ use kafka::{Embedded, Kafka};
 use kube::{CustomResource, KubeSchema};
 use listener::Listener;
 use serde::{Deserialize, Serialize};
-use settings::{Auth, Limits, Membership, Sessions, Storage};
+use settings::{Auth, Limits, Membership, Mqtt, Sessions, Storage};
 use status::MqttClusterStatus;
 
 /// A cluster of Tidemill MQTT brokers.
@@ -100,6 +100,9 @@ pub struct MqttClusterSpec {
     /// Persistent sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<Sessions>,
+    /// What MQTT leaves to the brokers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mqtt: Option<Mqtt>,
     /// Bounds of every broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,

@@ -11,7 +11,7 @@ mod definition;
 
 pub use cluster::kafka::{Embedded, Kafka, TopicManagement};
 pub use cluster::listener::{Listener, ListenerProtocol, ListenerService, ServiceType};
-pub use cluster::settings::{Auth, Limits, Membership, Sessions, Storage};
+pub use cluster::settings::{Auth, Limits, Membership, Mqtt, Sessions, Storage};
 pub use cluster::status::{Endpoint, MemberStatus, MqttClusterStatus, PartitionGroupsStatus, condition};
 pub use cluster::{MqttCluster, MqttClusterSpec};
 pub use definition::{mqtt_cluster_definition, mqtt_cluster_yaml};

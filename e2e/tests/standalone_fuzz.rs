@@ -19,7 +19,10 @@ use tidemill_e2e::raw_client::RawClient;
 use tokio::task::JoinSet;
 
 /// Seeds that found something; they come first.
-const KEPT: [u64; 0] = [];
+const KEPT: [u64; 1] = [
+    // A CONNACK larger than the client accepts: DISCONNECT came instead of it.
+    76,
+];
 /// Connections at the same time.
 const CONCURRENT: usize = 8;
 /// What the broker may keep of all of it: retained messages, kept sessions and their queues, buffers of the allocator.
@@ -61,22 +64,26 @@ async fn whatever_connections_send_the_broker_stays_upright_and_others_undisturb
     let undisturbed = tokio::spawn(bystanders(broker.mqtt().clone(), Arc::clone(&stop)));
 
     let mut attacks = JoinSet::new();
+    let mut failed = Vec::new();
     for seed in KEPT.into_iter().chain(first..first.saturating_add(cases)) {
         while attacks.len() >= CONCURRENT {
-            attacks.join_next().await.unwrap().unwrap();
+            failed.extend(attacks.join_next().await.unwrap().unwrap());
+        }
+        // A few tell more than one; thousands tell no more than those.
+        if failed.len() > 10 {
+            break;
         }
         let endpoint = broker.mqtt().clone();
         attacks.spawn(async move {
-            let script = Script::new(seed);
-            attack(&endpoint, &script)
-                .await
-                .unwrap_or_else(|error| panic!("seed {seed}: {error:#}\n{:02x?}", &script.bytes[..]));
+            let outcome = attack(&endpoint, &Script::new(seed)).await;
+            outcome.err().map(|error| format!("seed {seed}: {error:#}"))
         });
     }
-    attacks.join_all().await;
+    failed.extend(attacks.join_all().await.into_iter().flatten());
     stop.store(true, Ordering::Relaxed);
     let exchanged = undisturbed.await.unwrap();
 
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
     assert!(exchanged > 0);
     broker.wait_for_status("only the test's own look", |status| status.connections == 0).await.unwrap();
     assert!(!broker.log().unwrap().contains("panicked"), "{}", broker.log().unwrap());

@@ -12,6 +12,7 @@ pub mod packet;
 pub mod partition;
 pub mod queue;
 pub mod record;
+pub mod retained;
 pub mod session;
 pub mod state;
 pub mod time;

@@ -39,6 +39,33 @@ impl Message {
         self.topic.as_str().len() + self.payload.len() + properties
     }
 
+    /// A copy that shares no memory with the packet it came in, and has none to spare: for a message that is kept.
+    #[must_use]
+    pub fn to_compact(&self) -> Self {
+        let text = |text: &ByteString| ByteString::from(&**text);
+        let properties = self.properties.as_deref().map(|properties| {
+            let user = properties.user_properties.iter();
+            Box::new(PublishProperties {
+                payload_is_utf8: properties.payload_is_utf8,
+                message_expiry_secs: properties.message_expiry_secs,
+                content_type: properties.content_type.as_ref().map(text),
+                response_topic: properties.response_topic.as_ref().map(text),
+                correlation_data: properties.correlation_data.as_deref().map(Bytes::copy_from_slice),
+                subscription_identifiers: properties.subscription_identifiers.clone(),
+                user_properties: user.map(|(name, value)| (text(name), text(value))).collect(),
+            })
+        });
+        Self {
+            topic: self.topic.to_compact(),
+            payload: Bytes::copy_from_slice(&self.payload),
+            qos: self.qos,
+            retain: self.retain,
+            properties,
+            publisher: self.publisher.clone(),
+            publish_time_ms: self.publish_time_ms,
+        }
+    }
+
     /// Whether its message expiry has passed at `now_ms`. A message without expiry never expires.
     #[must_use]
     pub fn is_expired(&self, now_ms: u64) -> bool {

@@ -73,6 +73,12 @@ impl TopicName {
         &self.0
     }
 
+    /// A copy that shares no memory with the packet it came in.
+    #[must_use]
+    pub fn to_compact(&self) -> Self {
+        Self(ByteString::from(self.as_str()))
+    }
+
     /// Whether only the broker itself publishes to it: `$SYS` and below.
     #[must_use]
     pub fn is_of_broker(&self) -> bool {

@@ -84,6 +84,10 @@ impl DataPath {
     pub(super) fn connect(&self, config: &Config, wiring: &Wiring) -> Arc<Services> {
         self.router.connect(Arc::clone(&wiring.exchange), Arc::clone(&wiring.forwarder));
         self.registry.connect(Arc::clone(&wiring.owner));
+        let features = Services::features_of(config);
+        if features.retained {
+            self.router.serve_retained(config.limits.retained_bytes);
+        }
         Services::new(
             config,
             ServiceParts {

@@ -99,10 +99,7 @@ impl Services {
         let may_acknowledge = Box::new(move || membership.is_valid());
         Arc::new(Self {
             own,
-            features: match config.coordination {
-                Coordination::Local => Features::STANDALONE,
-                Coordination::Kubernetes => Features::CLUSTER,
-            },
+            features: Self::features_of(config),
             limits: config.limits.clone(),
             mqtt: config.mqtt.clone(),
             payload_format: if config.mqtt.check_payload_format {
@@ -121,6 +118,15 @@ impl Services {
             metrics,
             stopping: AtomicBool::new(false),
         })
+    }
+
+    /// What a broker of `config` serves.
+    #[must_use]
+    pub fn features_of(config: &Config) -> Features {
+        match config.coordination {
+            Coordination::Local => Features::STANDALONE,
+            Coordination::Kubernetes => Features::CLUSTER,
+        }
     }
 
     /// Whether the broker stops: no client is let in any more.

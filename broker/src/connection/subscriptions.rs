@@ -4,7 +4,7 @@
 use super::Connection;
 use crate::cluster::LiveClass;
 use crate::mailbox::{CloseReason, Turn};
-use crate::router::LiveSubscription;
+use crate::router::{LiveSubscription, RetainedRequest};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::collections::{BTreeSet, VecDeque};
@@ -35,8 +35,8 @@ enum Stage {
     Subscribing(BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>, Planned<StoredSubscription>),
     /// The owner of a persistent session ends subscriptions.
     Unsubscribing(BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>, Planned<TopicFilter>),
-    /// Peers hear of live routes; then the answer leaves.
-    Gate(BoxFuture<'static, ()>, Packet),
+    /// Peers hear of live routes; then the answer leaves, and retained messages follow it.
+    Gate(BoxFuture<'static, ()>, Packet, Vec<RetainedRequest>),
 }
 
 /// The entries of one packet: those that are refused already, and those that go on.
@@ -101,9 +101,10 @@ impl Connection {
                         break;
                     }
                 },
-                Stage::Gate(gate, answer) => match gate.as_mut().poll(context) {
+                Stage::Gate(gate, answer, retained) => match gate.as_mut().poll(context) {
                     Poll::Ready(()) => {
                         self.mailbox.send(answer, &mut turn);
+                        retained.drain(..).for_each(|request| self.retained.begin(request));
                         None
                     }
                     Poll::Pending => {
@@ -170,9 +171,10 @@ impl Connection {
 
     /// Adds live receivers; the SUBACK leaves when peers have heard of them, at once if there are none.
     fn serve_live(&mut self, accepted: Vec<StoredSubscription>, answer: SubAck) -> Stage {
-        let live = accepted.into_iter().filter_map(|entry| self.take_subscription(entry)).collect();
+        let live: Vec<_> = accepted.into_iter().filter_map(|entry| self.take_subscription(entry)).collect();
+        let retained = live.iter().filter_map(|subscription| self.plan_retained(subscription)).collect();
         let gate = self.services.router.subscribe_live(&self.mailbox, live);
-        Stage::Gate(gate, Packet::SubAck(answer))
+        Stage::Gate(gate, Packet::SubAck(answer), retained)
     }
 
     fn subscribed(
@@ -224,7 +226,7 @@ impl Connection {
             }
         }
         let answer = Packet::UnsubAck(UnsubAck { packet_id: planned.packet_id, reasons });
-        Some(Stage::Gate(futures::future::ready(()).boxed(), answer))
+        Some(Stage::Gate(futures::future::ready(()).boxed(), answer, Vec::new()))
     }
 
     fn answers(&self, answer: Result<SubscriptionReasons, OwnerError>, count: usize) -> SubscriptionReasons {
@@ -281,6 +283,7 @@ impl Connection {
         let Some(options) = self.subscriptions.remove(filter) else {
             return ReasonCode::NO_SUBSCRIPTION_EXISTED;
         };
+        self.retained.forget(filter);
         let gone = (filter.clone(), options, self.class_of(options));
         self.services.router.unsubscribe_live(&self.mailbox, &[gone]);
         ReasonCode::SUCCESS

@@ -1,7 +1,8 @@
-//! One sweep per thread of connections: keep alives, and whether this broker may still act.
+//! One sweep per thread of connections: keep alives, whether this broker may still act, and retained messages that
+//! have expired.
 
 use super::Services;
-use crate::mailbox::{CloseReason, Mailbox, monotonic_us};
+use crate::mailbox::{CloseReason, Mailbox, monotonic_us, unix_ms};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -53,6 +54,7 @@ pub(super) async fn sweep_thread(services: Arc<Services>) {
         if is_valid && !round.is_multiple_of(KEEP_ALIVE_ROUNDS) {
             continue;
         }
+        services.router.sweep_retained(unix_ms());
         let now_ms = monotonic_us() / 1_000;
         WATCHED.with_borrow(|watched| {
             for mailbox in watched.values() {

@@ -1,7 +1,7 @@
 //! Messages into a mailbox.
 
 use super::buffer::SHARED_PAYLOAD_BYTES_MIN;
-use super::{CloseReason, Inner, Mailbox, MailboxContext, Turn};
+use super::{CloseReason, Inner, Mailbox, MailboxContext, MailboxLimits, Turn};
 use crate::metrics::DropReason;
 use bytes::Bytes;
 use std::num::NonZeroU16;
@@ -49,20 +49,12 @@ impl Mailbox {
         if inner.closing.is_some() || inner.flush.is_none() {
             return;
         }
-        if self.is_full(&inner, delivery.message.bytes()) {
+        if self.context.limits.are_reached(&inner, delivery.message.bytes()) {
             return self.handle_full(inner, delivery.qos);
         }
         match inner.outbound.admit(delivery.qos, Source::Live) {
             Admission::Send(packet_id) => {
-                let outgoing = Outgoing {
-                    message: delivery.message,
-                    qos: delivery.qos,
-                    retain: delivery.retain,
-                    dup: false,
-                    packet_id,
-                    identifiers: delivery.identifiers.map_or(&[], |identifiers| identifiers),
-                };
-                encode(&mut inner, &self.context, outgoing, turn);
+                encode(&mut inner, &self.context, Outgoing::live(&delivery, packet_id), turn);
                 self.mark_dirty(&mut inner, turn);
             }
             Admission::Wait => inner.outbound.push_pending(PendingDelivery {
@@ -124,12 +116,32 @@ impl Mailbox {
         taken
     }
 
-    fn is_full(&self, inner: &Inner, bytes: usize) -> bool {
+    /// Delivers a retained message if it can be written now. Never more than half of the mailbox is taken, so that a
+    /// client with many of them still has room for what is published, and never is it closed because of them. True if
+    /// it was taken; else it comes again when the client has acknowledged, or read, something: the connection's task
+    /// is woken then.
+    pub fn deliver_retained(self: &Arc<Self>, delivery: LiveDelivery<'_>, turn: &mut Turn) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.closing.is_some() || inner.flush.is_none() {
+            return false;
+        }
         let limits = self.context.limits;
-        let waiting = inner.buffer.unsent_bytes() + inner.outbound.pending_bytes();
-        let messages = inner.buffer.unsent_messages() + inner.outbound.pending_count();
-        // An empty mailbox takes any message, however large.
-        messages >= limits.messages || (waiting > 0 && waiting + bytes > limits.bytes)
+        let half = MailboxLimits { messages: limits.messages.div_ceil(2), bytes: limits.bytes / 2 };
+        if half.are_reached(&inner, delivery.message.bytes()) {
+            inner.is_room_awaited = true;
+            return false;
+        }
+        // Acknowledgements come to the task by itself.
+        if !inner.outbound.has_room(delivery.qos) {
+            return false;
+        }
+        let Admission::Send(packet_id) = inner.outbound.admit(delivery.qos, Source::Live) else {
+            debug_assert!(false, "there is room, and a live delivery has no offset");
+            return false;
+        };
+        encode(&mut inner, &self.context, Outgoing::live(&delivery, packet_id), turn);
+        self.mark_dirty(&mut inner, turn);
+        true
     }
 
     fn handle_full(&self, mut inner: parking_lot::MutexGuard<'_, Inner>, qos: QoS) {
@@ -140,6 +152,16 @@ impl Mailbox {
         self.context.metrics.count_drop(DropReason::SlowClientClosed);
         inner.closing = Some(CloseReason::Broker(ReasonCode::QUOTA_EXCEEDED));
         super::wake(inner);
+    }
+}
+
+impl MailboxLimits {
+    /// Whether a message of `bytes` does not fit any more.
+    fn are_reached(self, inner: &Inner, bytes: usize) -> bool {
+        let waiting = inner.buffer.unsent_bytes() + inner.outbound.pending_bytes();
+        let messages = inner.buffer.unsent_messages() + inner.outbound.pending_count();
+        // An empty mailbox takes any message, however large.
+        messages >= self.messages || (waiting > 0 && waiting + bytes > self.bytes)
     }
 }
 
@@ -173,6 +195,19 @@ struct Outgoing<'a> {
     dup: bool,
     packet_id: Option<PacketId>,
     identifiers: &'a [u32],
+}
+
+impl<'a> Outgoing<'a> {
+    fn live(delivery: &LiveDelivery<'a>, packet_id: Option<PacketId>) -> Self {
+        Self {
+            message: delivery.message,
+            qos: delivery.qos,
+            retain: delivery.retain,
+            dup: false,
+            packet_id,
+            identifiers: delivery.identifiers.map_or(&[], |identifiers| identifiers),
+        }
+    }
 }
 
 /// Encodes one PUBLISH. A message that has expired or that the client does not accept is dropped for it alone; the

@@ -84,7 +84,7 @@ impl Mailbox {
         let Some(flush) = inner.flush.clone() else { return };
         for _ in 0..CHUNKS_PER_FLUSH {
             let Some(mut chunk) = inner.buffer.take() else {
-                if inner.closing.is_some() {
+                if std::mem::take(&mut inner.is_room_awaited) || inner.closing.is_some() {
                     wake(inner);
                 }
                 return;

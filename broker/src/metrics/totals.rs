@@ -34,6 +34,8 @@ pub struct Totals {
     pub payload_bytes_sent: u64,
     /// Subscriptions of connected clients.
     pub subscriptions: u64,
+    /// Retained messages.
+    pub retained: u64,
     /// Sessions that this broker owns; `None` while no owner counts them.
     pub sessions: Option<SessionTotals>,
 }
@@ -70,6 +72,7 @@ impl Metrics {
             payload_bytes_received: instruments.received_bytes.get(),
             payload_bytes_sent: instruments.sent_bytes.get(),
             subscriptions: u64::try_from(instruments.subscriptions.get()).unwrap_or(0),
+            retained: u64::try_from(instruments.retained.get()).unwrap_or(0),
             sessions: self.session_totals(),
         }
     }

@@ -55,9 +55,10 @@ impl Countdown {
 }
 
 impl Router {
-    /// Publishes a message. Never waits. `cache` is the publisher's own; appends and forwards of one publisher keep the
-    /// order of its calls. What `done` names hears of the end when every append is committed and every peer has the
-    /// message, at once if there is none.
+    /// Publishes a message, and retains it if it asks for it. Never waits. `cache` is the publisher's own; appends and
+    /// forwards of one publisher keep the order of its calls. What `done` names hears of the end when every append is
+    /// committed and every peer has the message, at once if there is none; of a retained message for which there is no
+    /// room, with 0x97 if it can be told, and then nobody gets it.
     pub fn publish(
         &self,
         message: &Arc<Message>,
@@ -65,6 +66,23 @@ impl Router {
         done: PublishDone<'_>,
         turn: &mut Turn,
     ) {
+        let Some(retained) = self.retained.get().filter(|_| message.retain) else {
+            return self.route(message, cache, done, turn);
+        };
+        let order = retained.lock_topic(&message.topic);
+        let told = match done {
+            PublishDone::Ticket(mailbox, ticket) if mailbox.version().is_v5() => Some((mailbox, ticket)),
+            PublishDone::Ticket(..) | PublishDone::Nobody => None,
+        };
+        if self.retain(retained, message, told.is_some(), turn.now_ms()) {
+            self.route(message, cache, done, turn);
+        } else if let Some((mailbox, ticket)) = told {
+            mailbox.complete(ticket, ReasonCode::QUOTA_EXCEEDED, turn);
+        }
+        drop(order);
+    }
+
+    fn route(&self, message: &Arc<Message>, cache: &mut RouteCache, done: PublishDone<'_>, turn: &mut Turn) {
         let matches = cache.look_up(&self.tables, &message.topic);
         self.deliver_local(message, &matches, turn);
 
@@ -103,25 +121,23 @@ impl Router {
         }
     }
 
-    /// Publishes a message that is about this broker alone: to local receivers, never to peers or the log. It is
-    /// published at QoS 0.
-    pub fn publish_here(&self, message: &Arc<Message>, cache: &mut RouteCache, turn: &mut Turn) {
-        debug_assert_eq!(message.qos, QoS::AtMostOnce, "above, the queues of this broker would miss it");
-        let matches = cache.look_up(&self.tables, &message.topic);
-        self.deliver_local(message, &matches, turn);
-    }
-
-    /// Delivers what a peer forwarded to local receivers only: a forwarded message is never forwarded again. `cache`
-    /// belongs to the link. The peer may be told that it was taken when this returns.
+    /// Delivers what a peer forwarded to local receivers only, and retains it if it asks for it: a forwarded message is
+    /// never forwarded again. `cache` belongs to the link. The peer may be told that it was taken when this returns.
     pub fn deliver_forwarded(&self, record: &Record, cache: &mut RouteCache, turn: &mut Turn) {
         self.metrics.count_forwarded_in();
+        let retained = self.retained.get().filter(|_| record.message.retain);
+        let order = retained.map(|retained| retained.lock_topic(&record.message.topic));
+        if let Some(retained) = retained {
+            self.retain(retained, &record.message, false, turn.now_ms());
+        }
         let matches = cache.look_up(&self.tables, &record.message.topic);
         if !matches.targets.is_empty() {
             self.deliver_local(&Arc::new(record.message.clone()), &matches, turn);
         }
+        drop(order);
     }
 
-    fn deliver_local(&self, message: &Arc<Message>, matches: &Matches, turn: &mut Turn) {
+    pub(super) fn deliver_local(&self, message: &Arc<Message>, matches: &Matches, turn: &mut Turn) {
         for target in &matches.targets {
             // A queue brings it to a persistent session with a subscription above QoS 0, and only the queue.
             if message.qos != QoS::AtMostOnce && target.class == LiveClass::QosZeroOnly {

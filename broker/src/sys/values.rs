@@ -41,6 +41,11 @@ pub(super) fn build(totals: &Totals, loads: &Loads, uptime_secs: u64) -> Vec<(St
     values.into_iter().map(|(name, text)| (format!("$SYS/broker/{name}"), text)).collect()
 }
 
+/// How many messages are retained, for a broker that retains any. These here count, too.
+pub(super) fn retained(totals: &Totals) -> (String, String) {
+    ("$SYS/broker/retained messages/count".to_owned(), totals.retained.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

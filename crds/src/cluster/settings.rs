@@ -25,6 +25,29 @@ pub struct Sessions {
     pub max_expiry_secs: Option<u32>,
 }
 
+/// What MQTT leaves to the brokers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Mqtt {
+    /// Longest keep alive in seconds of a 5.0 client; one that asks for more, or for none, is told to use this one.
+    /// Default: no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub maximum_keep_alive_secs: Option<u16>,
+    /// What a 5.0 client that asks for response information gets; `{clientId}` stands for its client id. Default:
+    /// nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 1024))]
+    pub response_information: Option<String>,
+    /// Refuse payloads that say they are UTF-8 and are not. Default: false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub check_payload_format: Option<bool>,
+    /// Seconds between two publishes of `$SYS/broker/...` by each broker; 0 = never. Default: 10.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub sys_interval_secs: Option<u32>,
+}
+
 /// Bounds of every broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "camelCase")]

@@ -117,7 +117,7 @@ impl Config {
         ] {
             range(key, u64::from(value), 1..=u64::from(u32::MAX), "at least 1")?;
         }
-        Ok(())
+        range("limits.retainedBytes", limits.retained_bytes, 1..=u64::MAX, "at least 1")
     }
 
     fn check_mqtt(&self) -> Result<(), ConfigError> {
@@ -310,6 +310,7 @@ mod tests {
             ("limits: {subscriptions: 0}", "limits.subscriptions"),
             ("limits: {inFlight: 0}", "limits.inFlight"),
             ("limits: {maximumPacketBytes: 127}", "limits.maximumPacketBytes"),
+            ("limits: {retainedBytes: 0}", "limits.retainedBytes"),
             ("sessions: {maxExpirySecs: 0}", "sessions.maxExpirySecs"),
             ("mqtt: {maximumKeepAliveSecs: 0}", "mqtt.maximumKeepAliveSecs"),
             ("mqtt: {sysIntervalSecs: 86401}", "mqtt.sysIntervalSecs"),

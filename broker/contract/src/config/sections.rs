@@ -267,6 +267,8 @@ pub struct Limits {
     pub mailbox_bytes: u32,
     /// Subscriptions of one session.
     pub subscriptions: u32,
+    /// Bytes of all retained messages, bookkeeping included. Nothing is retained with `coordination: kubernetes` yet.
+    pub retained_bytes: u64,
 }
 
 impl Default for Limits {
@@ -279,6 +281,7 @@ impl Default for Limits {
             mailbox_messages: 1_000,
             mailbox_bytes: 1 << 20,
             subscriptions: 10_000,
+            retained_bytes: 256 << 20,
         }
     }
 }

@@ -16,5 +16,5 @@ impl Features {
     /// A broker whose clients may be at other brokers: only what is right across brokers.
     pub const CLUSTER: Self = Self { exactly_once: false, retained: false, shared: false };
     /// A broker that has all clients itself.
-    pub const STANDALONE: Self = Self { exactly_once: false, retained: false, shared: false };
+    pub const STANDALONE: Self = Self { exactly_once: false, retained: true, shared: false };
 }

@@ -109,10 +109,16 @@ impl Outbound {
                 return Admission::InFlight;
             }
         }
-        if !self.pending.is_empty() || self.in_use.len() >= self.window {
+        if !self.has_room(qos) {
             return Admission::Wait;
         }
         Admission::Send(Some(self.take_id(source)))
+    }
+
+    /// Whether [`Outbound::admit`] would answer [`Admission::Send`] to a delivery from memory at `qos`.
+    #[must_use]
+    pub fn has_room(&self, qos: QoS) -> bool {
+        qos == QoS::AtMostOnce || (self.pending.is_empty() && self.in_use.len() < self.window)
     }
 
     /// Keeps a delivery for which [`Outbound::admit`] answered [`Admission::Wait`]. The caller has checked its bounds.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use tidemill_contract::config::{
-    self, Config, Coordination, Kafka, Limits, Membership, PeerTls, Peers, Protocol,
+    self, Config, Coordination, Kafka, Limits, Membership, Mqtt, PeerTls, Peers, Protocol,
 };
 use tidemill_contract::{names, ports};
 use tidemill_crds::{Auth, ListenerProtocol, MqttClusterSpec};
@@ -57,6 +57,7 @@ pub(crate) fn broker_config(namespace: &str, name: &str, spec: &MqttClusterSpec,
     if let Some(seconds) = spec.sessions.as_ref().and_then(|sessions| sessions.max_expiry_secs) {
         config.sessions.max_expiry_secs = seconds;
     }
+    config.mqtt = mqtt(spec);
     config.limits = limits(spec);
     config
 }
@@ -95,6 +96,17 @@ fn peers() -> Peers {
     }
 }
 
+fn mqtt(spec: &MqttClusterSpec) -> Mqtt {
+    let wanted = spec.mqtt.clone().unwrap_or_default();
+    let default = Mqtt::default();
+    Mqtt {
+        maximum_keep_alive_secs: wanted.maximum_keep_alive_secs,
+        response_information: wanted.response_information,
+        check_payload_format: wanted.check_payload_format.unwrap_or(default.check_payload_format),
+        sys_interval_secs: wanted.sys_interval_secs.unwrap_or(default.sys_interval_secs),
+    }
+}
+
 fn limits(spec: &MqttClusterSpec) -> Limits {
     let wanted = spec.limits.clone().unwrap_or_default();
     let default = Limits::default();
@@ -106,6 +118,8 @@ fn limits(spec: &MqttClusterSpec) -> Limits {
         mailbox_messages: wanted.mailbox_messages.unwrap_or(default.mailbox_messages),
         mailbox_bytes: wanted.mailbox_bytes.unwrap_or(default.mailbox_bytes),
         subscriptions: wanted.subscriptions.unwrap_or(default.subscriptions),
+        // Not in the spec as long as a cluster retains nothing.
+        retained_bytes: default.retained_bytes,
     }
 }
 
@@ -198,10 +212,25 @@ mod tests {
         let plain = config_document(&validate(&cluster).unwrap().config);
         cluster.spec.limits =
             Some(tidemill_crds::Limits { in_flight: Some(7), ..tidemill_crds::Limits::default() });
+        cluster.spec.mqtt = Some(tidemill_crds::Mqtt {
+            maximum_keep_alive_secs: Some(60),
+            response_information: Some("answers/{clientId}".into()),
+            check_payload_format: Some(true),
+            sys_interval_secs: Some(0),
+        });
         let chosen = config_document(&validate(&cluster).unwrap().config);
 
-        assert_eq!(plain.get("limits"), None);
+        assert_eq!((plain.get("limits"), plain.get("mqtt")), (None, None));
         assert_eq!(chosen["limits"], serde_json::json!({"inFlight": 7}));
+        assert_eq!(
+            chosen["mqtt"],
+            serde_json::json!({
+                "maximumKeepAliveSecs": 60,
+                "responseInformation": "answers/{clientId}",
+                "checkPayloadFormat": true,
+                "sysIntervalSecs": 0,
+            })
+        );
         assert_eq!(
             plain["kafka"]["partitions"], 32,
             "fixed numbers are written even where they are the default"
