@@ -12,7 +12,7 @@ use client::{Client, connect, will};
 use std::num::NonZeroU32;
 use tidemill_codec::Encoder;
 use tidemill_core::attach::OwnerError;
-use tidemill_core::packet::{Disconnect, Packet, QoS, ReasonCode, Version};
+use tidemill_core::packet::{Connect, Disconnect, Packet, QoS, ReasonCode, Version};
 
 /// Last packet of a 5.0 client and its reason code, after which the broker must have closed.
 async fn farewell(client: &mut Client) -> u8 {
