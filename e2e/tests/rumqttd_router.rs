@@ -7,6 +7,7 @@ mod start;
 
 use anyhow::Result;
 use start::Rumqttd;
+use std::time::Duration;
 use tidemill_contract::config::Config;
 use tidemill_e2e::broker::Broker;
 use tidemill_e2e::mosquitto::Endpoint;
@@ -54,14 +55,17 @@ async fn lose_the_last_member_of_a_group(endpoint: &Endpoint) {
     wait_for(kind::PUBLISH, &mut input, &mut member).await;
 
     async fn wait_for(wanted: u8, input: &mut Input, stream: &mut tokio::net::TcpStream) {
-        loop {
-            while let Some(packet) = input.next_packet() {
-                if packet.kind() == wanted {
-                    return;
+        let search = async {
+            loop {
+                while let Some(packet) = input.next_packet() {
+                    if packet.kind() == wanted {
+                        return;
+                    }
                 }
+                input.read_some(stream).await.unwrap();
             }
-            input.read_some(stream).await.unwrap();
-        }
+        };
+        tokio::time::timeout(Duration::from_secs(10), search).await.expect("the packet never comes");
     }
 }
 

@@ -12,6 +12,9 @@ use tokio::time::{Interval, MissedTickBehavior};
 /// Sequence number and time stamp.
 const PAYLOAD_BYTES_MIN: usize = 16;
 
+/// Messages that are sent earlier have no latency: the first ones share a connection with its own beginning.
+const WARM_UP_MICROS: u64 = 200_000;
+
 /// What one pair does.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -43,7 +46,8 @@ pub enum Pace {
 pub struct Tally {
     /// Messages received, each exactly the next one of its publisher; all that were sent.
     pub received: u64,
-    /// From before the publisher's write until the subscriber has read, in µs, in order of arrival.
+    /// From before the publisher's write until the subscriber has read, in µs, in order of arrival, without those of
+    /// the first 200 ms.
     pub latencies_micros: Vec<u32>,
 }
 
@@ -202,8 +206,11 @@ impl Pair {
         let sequence = packet.body.get_u64();
         ensure!(sequence == tally.received, "message {sequence} arrived instead of {}", tally.received);
         tally.received += 1;
-        let latency = micros(self.started).saturating_sub(packet.body.get_u64());
-        tally.latencies_micros.push(u32::try_from(latency).unwrap_or(u32::MAX));
+        let sent_at = packet.body.get_u64();
+        if sent_at >= WARM_UP_MICROS {
+            let latency = micros(self.started).saturating_sub(sent_at);
+            tally.latencies_micros.push(u32::try_from(latency).unwrap_or(u32::MAX));
+        }
         Ok(())
     }
 }

@@ -81,7 +81,7 @@ const ROWS: [Row; 12] = [
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    ensure!((0.1..=600.0).contains(&arguments.seconds), "--seconds is between 0.1 and 600");
+    ensure!((0.5..=600.0).contains(&arguments.seconds), "--seconds is between 0.5 and 600");
     raise_descriptor_limit()?;
     println!("{}", head());
     for row in ROWS.iter().filter(|row| row.name.contains(&arguments.only)) {
@@ -136,9 +136,9 @@ async fn run(load: &Load, subject: &Subject, duration: Duration) -> Result<Vec<F
             let outcome = pairs(subject, plan(subject, qos, false, pace, duration)).await?;
             Ok(vec![
                 Figure::new(CPU, outcome.cpu_micros),
-                Figure::new("latency p50, µs", outcome.latency_micros(0.5)),
-                Figure::new("latency p99, µs", outcome.latency_micros(0.99)),
-                Figure::new("latency max, µs", outcome.latency_micros(1.0)),
+                Figure::new("latency p50, µs", outcome.latency_micros(50)),
+                Figure::new("latency p99, µs", outcome.latency_micros(99)),
+                Figure::new("latency max, µs", outcome.latency_micros(100)),
             ])
         }
         Load::FanOut => fan_out_of(subject, duration).await,
@@ -190,16 +190,10 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// The latency that `part` of the messages had at most.
-    fn latency_micros(&self, part: f64) -> f64 {
-        let (mut rank, mut found) = (self.received * part, 0);
-        for latency in &self.latencies_micros {
-            if rank <= 0.0 {
-                break;
-            }
-            (rank, found) = (rank - 1.0, *latency);
-        }
-        f64::from(found)
+    /// The latency that `percent` of the messages had at most.
+    fn latency_micros(&self, percent: usize) -> f64 {
+        let last = self.latencies_micros.len().saturating_sub(1);
+        self.latencies_micros.get(last * percent / 100).copied().map_or(f64::NAN, f64::from)
     }
 }
 
