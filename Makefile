@@ -31,7 +31,7 @@ bench: ## the benchmarks; prints figures
 	cargo build --release --locked -p tidemill-broker
 	cargo run --release --locked -p tidemill-e2e --bin bench -- $(ARGS)
 
-soak: ## the long forms of the crash, fault and race tests (root)
+soak: ## the long forms of the crash, fault, race and fuzz tests (root)
 	@TIDEMILL_SOAK=1 deploy/ci/steps.sh services
 
 tools: ## Kubernetes, etcd, CoreDNS, Helm, Kafka and the Debian packages, built once

@@ -210,7 +210,10 @@ impl Mailbox {
         if let Err(error) = encoder.encode(packet, chunk.encode_into(0)) {
             tracing::debug!(%error, "packet cannot be sent; closing connection");
             chunk.uncount(0);
-            inner.closing.get_or_insert(CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE));
+            // A client that accepts no CONNACK cannot be told why: it comes before all others (MQTT-3.2.0-1).
+            let is_first = matches!(packet, Packet::ConnAck(_));
+            let told = CloseReason::Broker(ReasonCode::PACKET_TOO_LARGE);
+            inner.closing.get_or_insert(if is_first { CloseReason::ConnectionLost } else { told });
         }
         self.mark_dirty(&mut inner, turn);
     }

@@ -12,7 +12,7 @@ use client::{Client, connect, will};
 use std::num::NonZeroU32;
 use tidemill_codec::Encoder;
 use tidemill_core::attach::OwnerError;
-use tidemill_core::packet::{Disconnect, Packet, QoS, ReasonCode, Version};
+use tidemill_core::packet::{Connect, Disconnect, Packet, QoS, ReasonCode, Version};
 
 /// Last packet of a 5.0 client and its reason code, after which the broker must have closed.
 async fn farewell(client: &mut Client) -> u8 {
@@ -72,6 +72,18 @@ async fn an_authentication_method_is_refused() {
     let (_client, connack) = Client::connect_with(broker.address(), connect).await;
 
     assert_eq!(connack.body[1], 0x8C);
+}
+
+/// MQTT-3.1.2-24 and MQTT-3.2.0-1.
+#[tokio::test]
+async fn a_client_that_accepts_no_connack_is_closed_and_told_nothing_else() {
+    let broker = Broker::start().await;
+    let mut client = Client::open(broker.address(), Version::V5).await;
+    let connect = Connect { maximum_packet_bytes: NonZeroU32::new(8), ..connect(Version::V5, "c") };
+
+    client.send(Packet::Connect(Box::new(connect))).await;
+
+    assert_eq!(client.receive_or_end().await, None);
 }
 
 #[tokio::test]

@@ -62,6 +62,19 @@ step_standalone() {
   deploy/local/tools.sh packages build clients
   e2e standalone
 }
+# Clients and a broker of others: mosquitto's, paho-mqtt, MQTT.js, rumqttd.
+step_interop() {
+  deploy/local/tools.sh packages build clients
+  deploy/local/tools.sh interop
+  export TIDEMILL_E2E_INTEROP=$TOOLS/interop-$INTEROP_VERSION
+  e2e interop
+}
+# The long form of the fuzz tests; the short one is in `unit` and `standalone`. It goes another way each time.
+step_fuzz() {
+  export TIDEMILL_FUZZ_SEED=${TIDEMILL_FUZZ_SEED:-$(date +%s)}
+  TIDEMILL_FUZZ_CASES=20000000 PROPTEST_CASES=100000 cargo test --workspace --locked --test codec -- --nocapture
+  TIDEMILL_FUZZ_CASES=200000 cargo test --workspace --locked --test standalone_fuzz -- --nocapture
+}
 step_kafka() {
   $cluster kafka 1
   e2e kafka
@@ -78,6 +91,7 @@ step_kubernetes() { e2e kubernetes || { deploy/local/explain.sh; return 1; }; }
 # Which test files of e2e/tests belong to which step; each matches one of these.
 declare -A TESTS=(
   [standalone]='standalone*'
+  [interop]='interop* rumqttd*'
   [kafka]='*kafka*'
   [processes]='*processes* api_server* leases*'
   [kubernetes]='pods*'
@@ -146,7 +160,8 @@ run_services() {
   services_started=yes
   $cluster down
   run_step binaries || return 1
-  run_step standalone || failed=1
+  for name in standalone interop; do run_step "$name" || failed=1; done
+  [ "${TIDEMILL_SOAK:-}" != 1 ] || run_step fuzz || failed=1
   run_step tools || return 1
   for name in recipe kafka processes; do run_step "$name" || failed=1; done
   $cluster down

@@ -6,6 +6,7 @@
 #   tools.sh etcd|coredns|helm   one Go program each
 #   tools.sh kafka               the broker's jars from Maven
 #   tools.sh cargo-deny          the dependency checker from crates.io
+#   tools.sh interop             the MQTT clients of e2e/interop from PyPI and npm
 #   tools.sh all                 all of the above
 #
 # Results: $TIDEMILL_CACHE/tools/<name>-<version>/ (default ${XDG_CACHE_HOME:-~/.cache}/tidemill). A build happens in a
@@ -132,6 +133,15 @@ build_cargo-deny() {
   cargo install cargo-deny --locked --quiet --version "$CARGO_DENY_VERSION" --root "$1" --target-dir "$1/src"
 }
 
+# Exactly what the lock files name, with their checksums; nothing of it is run.
+build_interop() {
+  local sources=$here/../../e2e/interop
+  python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --no-compile \
+    --require-hashes --only-binary :all: --target "$1/python" -r "$sources/requirements.txt"
+  cp "$sources/package.json" "$sources/package-lock.json" "$1/"
+  npm ci --prefix "$1" --silent --ignore-scripts --no-audit --no-fund
+}
+
 step() {
   case $1 in
     packages) packages ;;
@@ -141,8 +151,9 @@ step() {
     helm) provide helm "$HELM_VERSION" ;;
     kafka) provide kafka "$KAFKA_VERSION-$SLF4J_VERSION" ;;
     cargo-deny) provide cargo-deny "$CARGO_DENY_VERSION" ;;
-    all) for each in packages kafka etcd helm cargo-deny coredns kubernetes; do (step "$each"); done ;;
-    *) echo "tools.sh: unknown step '$1' (packages, kubernetes, etcd, coredns, helm, kafka, cargo-deny or all)" >&2; return 2 ;;
+    interop) provide interop "$INTEROP_VERSION" ;;
+    all) for each in packages kafka etcd helm cargo-deny interop coredns kubernetes; do (step "$each"); done ;;
+    *) echo "tools.sh: unknown step '$1' (packages, kubernetes, etcd, coredns, helm, kafka, cargo-deny, interop or all)" >&2; return 2 ;;
   esac
 }
 

@@ -1,5 +1,12 @@
-//! Load and its cost: pairs of clients on raw sockets that count and check every message, and the CPU that a broker
-//! process takes meanwhile. For `make bench`; nothing here asserts anything about time.
+//! Load and its cost: clients on raw sockets that count and check every message, and what a broker process takes
+//! meanwhile. For `make bench`; nothing here asserts anything about time.
 
+mod connection;
+pub mod fan_out;
+pub mod idle;
+pub mod many;
 pub mod pair;
 pub mod process;
+pub mod subject;
+pub mod table;
+pub mod trie;

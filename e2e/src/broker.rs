@@ -80,6 +80,24 @@ impl Broker {
         &self.mqtt
     }
 
+    /// What the broker has written to its log so far.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be read.
+    pub fn log(&self) -> Result<String> {
+        std::fs::read_to_string(&self.log_file).context("the broker's log")
+    }
+
+    /// Resident memory in bytes.
+    ///
+    /// # Errors
+    ///
+    /// When the process has ended.
+    pub fn resident_bytes(&self) -> Result<f64> {
+        crate::bench::process::resident_bytes(self.child.id().context("the broker has ended")?)
+    }
+
     /// Waits until `/readyz` answers 200.
     ///
     /// # Errors

@@ -24,6 +24,18 @@ pub fn kubeconfig() -> Result<PathBuf> {
         .context("TIDEMILL_E2E_KUBECONFIG is not set; run `make test`, or see docs/local-cluster.md")
 }
 
+/// The folder into which `make test` installed the MQTT clients of others: `python/` and `node_modules/`.
+///
+/// # Errors
+///
+/// When `TIDEMILL_E2E_INTEROP` is not set: the test must fail, not pass unseen.
+pub fn interop() -> Result<PathBuf> {
+    std::env::var_os("TIDEMILL_E2E_INTEROP").map(PathBuf::from).context(
+        "TIDEMILL_E2E_INTEROP is not set; run `make test`, or `deploy/local/tools.sh interop` and set it to the \
+         folder that it names",
+    )
+}
+
 /// A binary of this workspace, built beside the test.
 ///
 /// # Errors
@@ -41,4 +53,16 @@ pub fn binary(name: &str) -> Result<PathBuf> {
 #[must_use]
 pub fn is_soak() -> bool {
     std::env::var_os("TIDEMILL_SOAK").is_some_and(|value| value == "1")
+}
+
+/// The number in the environment variable `name`, or `default` without it.
+///
+/// # Errors
+///
+/// When it is no number.
+pub fn number(name: &str, default: u64) -> Result<u64> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().with_context(|| format!("{name}={text} is no number")),
+        Err(_) => Ok(default),
+    }
 }

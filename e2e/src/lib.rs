@@ -11,4 +11,7 @@ pub mod environment;
 pub mod kubernetes;
 pub mod mosquitto;
 pub mod processes;
+pub mod random;
+pub mod raw_client;
 pub mod wait;
+pub mod wire;

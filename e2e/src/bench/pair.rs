@@ -1,36 +1,54 @@
-//! One publisher and one subscriber of its topic, MQTT 3.1.1, a bounded number of messages under way.
+//! One publisher and one subscriber of its topic, MQTT 3.1.1: saturated with a bounded number of messages under way, or
+//! at a fixed rate.
 
+use super::connection::{Connection, PATIENCE};
 use crate::mosquitto::Endpoint;
-use anyhow::{Context, Result, bail, ensure};
-use bytes::{Buf, BufMut, BytesMut};
+use crate::wire::{Publish, RawPacket, kind, put_ack, put_publish};
+use anyhow::{Context, Result, ensure};
+use bytes::{Buf, BufMut};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::time::{Interval, MissedTickBehavior};
+
+/// Sequence number and time stamp.
+const PAYLOAD_BYTES_MIN: usize = 16;
+
+/// Messages that are sent earlier have no latency: the first ones share a connection with its own beginning.
+const WARM_UP_MICROS: u64 = 200_000;
 
 /// What one pair does.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Where both clients connect.
     pub endpoint: Endpoint,
-    /// Quality of service of publish and subscription, 0 or 1.
+    /// Quality of service of publish and subscription.
     pub qos: u8,
     /// Whether the subscriber's session is persistent.
     pub persistent: bool,
-    /// Messages under way at most.
-    pub window: u64,
-    /// Payload bytes, at least 8.
+    /// When messages are sent.
+    pub pace: Pace,
+    /// Payload bytes, at least 16.
     pub payload_bytes: usize,
     /// How long new messages are sent.
     pub duration: Duration,
 }
 
+/// When a publisher sends.
+#[derive(Debug, Clone, Copy)]
+pub enum Pace {
+    /// As soon as fewer than so many messages are under way.
+    Window(u64),
+    /// One message each time, whatever is under way.
+    Every(Duration),
+}
+
 /// What one pair saw.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Tally {
-    /// Messages sent.
-    pub sent: u64,
-    /// Messages received, each exactly the next one of its publisher.
+    /// Messages received, each exactly the next one of its publisher; all that were sent.
     pub received: u64,
+    /// From before the publisher's write until the subscriber has read, in µs, in order of arrival, without those of
+    /// the first 200 ms.
+    pub latencies_micros: Vec<u32>,
 }
 
 /// Runs pair `number`: connects, subscribes, publishes for the planned time and waits for what is under way.
@@ -39,175 +57,164 @@ pub struct Tally {
 ///
 /// When a message is missing, repeated or out of order, or the broker does not answer for 20 s.
 pub async fn run(plan: Plan, number: u32) -> Result<Tally> {
+    ensure!(plan.payload_bytes >= PAYLOAD_BYTES_MIN, "a payload has at least {PAYLOAD_BYTES_MIN} bytes");
     let topic = format!("bench/{number}");
     let mut subscriber =
         Connection::open(&plan.endpoint, &format!("bench-s{number}"), !plan.persistent).await?;
-    subscriber.subscribe(&topic, plan.qos).await?;
-    let mut publisher = Connection::open(&plan.endpoint, &format!("bench-p{number}"), true).await?;
-
-    let mut tally = Tally::default();
-    let mut acknowledged = 0;
+    subscriber.subscribe(&[&topic], plan.qos).await?;
+    let publisher = Connection::open(&plan.endpoint, &format!("bench-p{number}"), true).await?;
+    let ticks = match plan.pace {
+        Pace::Window(_) => None,
+        Pace::Every(interval) => Some(spread(interval, number)),
+    };
     let started = Instant::now();
-    loop {
-        let done = if plan.qos == 0 { tally.received } else { tally.received.min(acknowledged) };
-        let is_sending = started.elapsed() < plan.duration;
-        if !is_sending && done == tally.sent {
-            return Ok(tally);
-        }
-        if is_sending && tally.sent - done < plan.window {
-            while tally.sent - done < plan.window {
-                put_publish(&mut publisher.output, &topic, plan.qos, tally.sent, plan.payload_bytes);
-                tally.sent += 1;
-            }
-            publisher.flush().await?;
-        }
-        let step = async {
-            tokio::select! {
-                packet = subscriber.input.read_some(&mut subscriber.stream) => packet.map(|()| true),
-                packet = publisher.input.read_some(&mut publisher.stream) => packet.map(|()| false),
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), step).await.context("no answer for 20 s")??;
-        while let Some(packet) = subscriber.input.next_packet() {
-            tally.received = take_message(packet, plan.qos, tally.received, &mut subscriber.output)?;
-        }
-        subscriber.flush().await?;
-        while let Some(packet) = publisher.input.next_packet() {
-            ensure!(packet.kind == 4, "publisher got packet type {}", packet.kind);
-            acknowledged += 1;
-        }
-    }
+    let progress = Progress::default();
+    Pair { plan, topic, publisher, subscriber, ticks, started, progress }.drive().await
 }
 
-/// Checks one PUBLISH and queues its acknowledgement; answers how many have arrived.
-fn take_message(mut packet: RawPacket, qos: u8, received: u64, output: &mut BytesMut) -> Result<u64> {
-    ensure!(packet.kind == 3, "subscriber got packet type {}", packet.kind);
-    let topic_bytes = usize::from(packet.body.get_u16());
-    packet.body.advance(topic_bytes);
-    if qos > 0 {
-        output.put_slice(&[0x40, 2]);
-        output.put_u16(packet.body.get_u16());
-    }
-    let sequence = packet.body.get_u64();
-    ensure!(sequence == received, "message {sequence} arrived instead of {received}");
-    Ok(received + 1)
-}
-
-fn put_publish(output: &mut BytesMut, topic: &str, qos: u8, sequence: u64, payload_bytes: usize) {
-    let packet_id_bytes = if qos > 0 { 2 } else { 0 };
-    output.put_u8(0x30 | qos << 1);
-    put_length(output, 2 + topic.len() + packet_id_bytes + payload_bytes);
-    put_text(output, topic);
-    if qos > 0 {
-        // 1 to 65,535 in turn; the window is far below that.
-        output.put_u16(u16::try_from(sequence % 65_535).expect("a remainder of 65,535 fits") + 1);
-    }
-    output.put_u64(sequence);
-    output.put_bytes(b'x', payload_bytes - 8);
-}
-
-fn put_text(output: &mut BytesMut, text: &str) {
-    output.put_u16(u16::try_from(text.len()).expect("texts of the benchmark are short"));
-    output.put_slice(text.as_bytes());
-}
-
-fn put_length(output: &mut BytesMut, mut length: usize) {
-    loop {
-        let low = u8::try_from(length & 0x7f).expect("seven bits fit");
-        length >>= 7;
-        output.put_u8(if length > 0 { low | 0x80 } else { low });
-        if length == 0 {
-            return;
-        }
-    }
-}
-
-/// A control packet: its type and what follows the fixed header.
-struct RawPacket {
-    kind: u8,
-    body: BytesMut,
+/// Ticks of many pairs do not fall together.
+fn spread(interval: Duration, number: u32) -> Interval {
+    let offset = interval * (number % 50) / 50;
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + offset, interval);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    ticks
 }
 
 #[derive(Default)]
-struct Input {
-    bytes: BytesMut,
+struct Progress {
+    sent: u64,
+    /// By the publisher: PUBACK or PUBCOMP.
+    acknowledged: u64,
+    /// By the subscriber at QoS 2: PUBREL.
+    released: u64,
+    tally: Tally,
 }
 
-impl Input {
-    /// Reads what is there; cancel-safe.
-    async fn read_some(&mut self, stream: &mut TcpStream) -> Result<()> {
-        ensure!(stream.read_buf(&mut self.bytes).await? > 0, "the broker closed the connection");
-        Ok(())
-    }
-
-    fn next_packet(&mut self) -> Option<RawPacket> {
-        let mut length = 0;
-        for index in 0..4 {
-            let byte = *self.bytes.get(1 + index)?;
-            length |= usize::from(byte & 0x7f) << (7 * index);
-            if byte & 0x80 == 0 {
-                let header = 2 + index;
-                if self.bytes.len() < header + length {
-                    return None;
-                }
-                let kind = self.bytes[0] >> 4;
-                self.bytes.advance(header);
-                return Some(RawPacket { kind, body: self.bytes.split_to(length) });
-            }
-        }
-        None
-    }
+struct Pair {
+    plan: Plan,
+    topic: String,
+    publisher: Connection,
+    subscriber: Connection,
+    ticks: Option<Interval>,
+    started: Instant,
+    progress: Progress,
 }
 
-struct Connection {
-    stream: TcpStream,
-    input: Input,
-    output: BytesMut,
+/// What a pair waits for.
+enum Event {
+    Read,
+    Tick,
 }
 
-impl Connection {
-    async fn open(endpoint: &Endpoint, client_id: &str, clean: bool) -> Result<Self> {
-        let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
-        stream.set_nodelay(true)?;
-        let mut connection = Self { stream, input: Input::default(), output: BytesMut::new() };
-        connection.output.put_u8(0x10);
-        put_length(&mut connection.output, 12 + client_id.len());
-        put_text(&mut connection.output, "MQTT");
-        connection.output.put_slice(&[4, if clean { 2 } else { 0 }, 0, 60]);
-        put_text(&mut connection.output, client_id);
-        let answer = connection.exchange().await?;
-        ensure!(answer.kind == 2 && answer.body.get(1) == Some(&0), "CONNECT of {client_id} was refused");
-        Ok(connection)
-    }
-
-    async fn subscribe(&mut self, topic: &str, qos: u8) -> Result<()> {
-        self.output.put_u8(0x82);
-        put_length(&mut self.output, 5 + topic.len());
-        self.output.put_u16(1);
-        put_text(&mut self.output, topic);
-        self.output.put_u8(qos);
-        let answer = self.exchange().await?;
-        ensure!(answer.kind == 9 && answer.body.get(2) == Some(&qos), "SUBSCRIBE was refused");
-        Ok(())
-    }
-
-    async fn exchange(&mut self) -> Result<RawPacket> {
-        self.flush().await?;
-        let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+impl Pair {
+    async fn drive(mut self) -> Result<Tally> {
         loop {
-            if let Some(packet) = self.input.next_packet() {
-                return Ok(packet);
+            let is_sending = self.started.elapsed() < self.plan.duration;
+            if !is_sending && self.done() == self.progress.sent {
+                return Ok(self.progress.tally);
             }
-            if tokio::time::timeout_at(deadline, self.input.read_some(&mut self.stream)).await.is_err() {
-                bail!("no answer for 20 s");
+            if let (true, Pace::Window(window)) = (is_sending, self.plan.pace) {
+                while self.progress.sent - self.done() < window {
+                    self.put_message();
+                }
+                self.publisher.flush().await?;
+            }
+            let event =
+                tokio::time::timeout(PATIENCE, self.next_event()).await.context("no answer for 20 s")??;
+            match event {
+                Event::Read => self.take_packets().await?,
+                Event::Tick if is_sending => {
+                    self.put_message();
+                    self.publisher.flush().await?;
+                }
+                // Nothing more is sent: only what is under way is waited for.
+                Event::Tick => self.ticks = None,
             }
         }
     }
 
-    async fn flush(&mut self) -> Result<()> {
-        while !self.output.is_empty() {
-            self.stream.write_buf(&mut self.output).await?;
+    /// Messages of which nothing is under way any more.
+    fn done(&self) -> u64 {
+        let Progress { acknowledged, released, tally, .. } = &self.progress;
+        match self.plan.qos {
+            0 => tally.received,
+            1 => tally.received.min(*acknowledged),
+            _ => tally.received.min(*acknowledged).min(*released),
+        }
+    }
+
+    async fn next_event(&mut self) -> Result<Event> {
+        let Self { subscriber, publisher, ticks, .. } = self;
+        let tick = async {
+            match ticks {
+                Some(ticks) => ticks.tick().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            read = subscriber.input.read_some(&mut subscriber.stream) => read.map(|()| Event::Read),
+            read = publisher.input.read_some(&mut publisher.stream) => read.map(|()| Event::Read),
+            _ = tick => Ok(Event::Tick),
+        }
+    }
+
+    fn put_message(&mut self) {
+        let sequence = self.progress.sent;
+        self.progress.sent += 1;
+        // 1 to 65,535 in turn; the window is far below that.
+        let packet_id = u16::try_from(sequence % 65_535).expect("a remainder of 65,535 fits") + 1;
+        let publish = Publish { topic: &self.topic, qos: self.plan.qos, retain: false, packet_id };
+        let output = &mut self.publisher.output;
+        put_publish(output, publish, false, self.plan.payload_bytes);
+        output.put_u64(sequence);
+        output.put_u64(micros(self.started));
+        output.put_bytes(b'x', self.plan.payload_bytes - PAYLOAD_BYTES_MIN);
+    }
+
+    async fn take_packets(&mut self) -> Result<()> {
+        while let Some(packet) = self.subscriber.input.next_packet() {
+            self.take_delivery(packet)?;
+        }
+        self.subscriber.flush().await?;
+        while let Some(mut packet) = self.publisher.input.next_packet() {
+            match packet.kind() {
+                kind::PUBACK | kind::PUBCOMP => self.progress.acknowledged += 1,
+                kind::PUBREC => put_ack(&mut self.publisher.output, 0x62, packet.body.get_u16()),
+                other => anyhow::bail!("publisher got packet type {other}"),
+            }
+        }
+        self.publisher.flush().await
+    }
+
+    /// Checks one packet to the subscriber and queues its acknowledgement.
+    fn take_delivery(&mut self, mut packet: RawPacket) -> Result<()> {
+        let (output, tally) = (&mut self.subscriber.output, &mut self.progress.tally);
+        if packet.kind() == kind::PUBREL {
+            put_ack(output, 0x70, packet.body.get_u16());
+            self.progress.released += 1;
+            return Ok(());
+        }
+        ensure!(packet.kind() == kind::PUBLISH, "subscriber got packet type {}", packet.kind());
+        ensure!(packet.qos() == self.plan.qos, "message came at QoS {}", packet.qos());
+        let topic_bytes = usize::from(packet.body.get_u16());
+        packet.body.advance(topic_bytes);
+        match self.plan.qos {
+            0 => {}
+            1 => put_ack(output, 0x40, packet.body.get_u16()),
+            _ => put_ack(output, 0x50, packet.body.get_u16()),
+        }
+        let sequence = packet.body.get_u64();
+        ensure!(sequence == tally.received, "message {sequence} arrived instead of {}", tally.received);
+        tally.received += 1;
+        let sent_at = packet.body.get_u64();
+        if sent_at >= WARM_UP_MICROS {
+            let latency = micros(self.started).saturating_sub(sent_at);
+            tally.latencies_micros.push(u32::try_from(latency).unwrap_or(u32::MAX));
         }
         Ok(())
     }
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
 }

@@ -7,6 +7,7 @@ mod broker_packets;
 mod generate;
 mod hostile;
 mod limits;
+mod oracle;
 mod round_trip;
 mod rows;
 mod spec_packets;
