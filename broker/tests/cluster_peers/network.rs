@@ -85,15 +85,19 @@ impl Proxy {
         let wire = watch::Sender::new(Wire::Open);
         let tasks = Arc::new(Mutex::new(JoinSet::new()));
         let (state, within) = (wire.subscribe(), Arc::clone(&tasks));
-        let accepted = AtomicUsize::new(0);
+        let open = Arc::new(AtomicUsize::new(0));
         tasks.lock().spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 if *state.borrow() == Wire::Cut {
                     continue;
                 }
-                // A link opens its control lane first.
-                let is_data = accepted.fetch_add(1, Ordering::Relaxed) % 2 == 1;
-                within.lock().spawn(pass(socket, target.clone(), state.clone(), is_data));
+                // A link opens its control lane first. One that failed is closed before the next one is dialed.
+                let is_data = open.fetch_add(1, Ordering::SeqCst) % 2 == 1;
+                let (open, target, state) = (Arc::clone(&open), target.clone(), state.clone());
+                within.lock().spawn(async move {
+                    pass(socket, target, state, is_data).await;
+                    open.fetch_sub(1, Ordering::SeqCst);
+                });
             }
         });
         Self { address, wire, _tasks: tasks }
