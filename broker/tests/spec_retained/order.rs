@@ -6,7 +6,7 @@ use std::num::NonZeroU16;
 use std::sync::{Arc, Barrier};
 use std::task::Poll;
 use tidemill_broker::cluster::LiveClass;
-use tidemill_broker::mailbox::{Flush, Mailbox, MailboxContext, Kept, MailboxLimits, OpenedClient};
+use tidemill_broker::mailbox::{Flush, Kept, Mailbox, MailboxContext, MailboxLimits, OpenedClient};
 use tidemill_broker::router::{LiveSubscription, PublishDone, RetainedProgress, RetainedRequest, Router};
 use tidemill_codec::Encoder;
 use tidemill_core::message::Message;
