@@ -50,7 +50,7 @@ class Session {
     })
     session.client = client
     Session.all.push(client)
-    client.on('message', (topic, payload, packet) => session.messages.put({ topic, payload, ...packet }))
+    client.on('message', (topic, payload, packet) => session.messages.put({ ...packet, topic, payload }))
     client.on('disconnect', packet => { session.farewell = packet })
     client.on('close', () => session.#ends.put(session.farewell))
     session.connack = await within(new Promise((resolve, reject) => {

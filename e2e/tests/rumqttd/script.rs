@@ -38,6 +38,8 @@ pub(crate) enum Step {
 pub(crate) fn script(seed: u64, length: usize) -> Vec<Step> {
     let mut numbers = Numbers::new(seed);
     let mut connected = [false; CLIENTS.len()];
+    // Whether a kept session has come back: rumqttd does not answer its UNSUBSCRIBE any more.
+    let mut resumed = [false; CLIENTS.len()];
     let mut subscribed: BTreeSet<(usize, &'static str)> = BTreeSet::new();
     let mut steps = Vec::new();
     for number in 0..length {
@@ -51,12 +53,13 @@ pub(crate) fn script(seed: u64, length: usize) -> Vec<Step> {
         match numbers.below(20) {
             0 => {
                 connected[client] = false;
+                resumed[client] = !CLIENTS[client].clean;
                 if CLIENTS[client].clean {
                     subscribed.retain(|(owner, _)| *owner != client);
                 }
                 steps.push(Step::Disconnect { client });
             }
-            1 if !own.is_empty() => {
+            1 if !own.is_empty() && !resumed[client] => {
                 let (_, filter) = own[numbers.below(own.len())];
                 subscribed.remove(&(client, filter));
                 steps.push(Step::Unsubscribe { client, filter });
@@ -94,6 +97,8 @@ pub(crate) struct Model {
     prefix: String,
     /// By client: topic and payload of everything it gets.
     pub(crate) expected: Vec<BTreeSet<(String, Vec<u8>)>>,
+    /// What it gets from rumqttd beyond that, or not: deliveries at QoS 0 while it was away.
+    pub(crate) beyond: Vec<BTreeSet<(String, Vec<u8>)>>,
     /// The QoS at which a client may get a payload, live or as retained.
     pub(crate) allowed: BTreeMap<(usize, Vec<u8>, bool), BTreeSet<u8>>,
     connected: Vec<bool>,
@@ -106,6 +111,7 @@ impl Model {
         Self {
             prefix: prefix.to_owned(),
             expected: vec![BTreeSet::new(); CLIENTS.len()],
+            beyond: vec![BTreeSet::new(); CLIENTS.len()],
             allowed: BTreeMap::new(),
             connected: vec![false; CLIENTS.len()],
             subscriptions: BTreeMap::new(),
@@ -153,9 +159,13 @@ impl Model {
                 .filter(|((_, filter), _)| self.is_match(filter, topic))
                 .map(|(_, granted)| *granted)
                 .max();
+            let Some(granted) = granted else { continue };
             // Who is away gets it only by a queue: above QoS 0.
-            if let Some(granted) = granted.filter(|granted| self.connected[client] || qos.min(*granted) > 0) {
+            if self.connected[client] || qos.min(granted) > 0 {
                 self.expect(client, topic, payload, (qos.min(granted), false));
+            } else {
+                let topic = self.within(topic);
+                self.beyond[client].insert((topic, payload.to_vec()));
             }
         }
     }
