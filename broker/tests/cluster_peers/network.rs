@@ -66,7 +66,8 @@ pub(crate) enum Wire {
     Open,
     /// Connections are closed and new ones too.
     Cut,
-    /// Nothing is read from the data lane of the link that stands, nor from new connections.
+    /// Nothing is read that the broker which dialed sends on the data lane of the link that stands, or on new connections.
+    /// What the other one has sent when the link came up still arrives.
     DataStalled,
 }
 
@@ -128,11 +129,14 @@ async fn pass(
     let (server_in, server_out) = server.into_split();
     let one_way = |mut from: tokio::net::tcp::OwnedReadHalf,
                    mut to: tokio::net::tcp::OwnedWriteHalf,
-                   mut state: watch::Receiver<Wire>| async move {
+                   mut state: watch::Receiver<Wire>,
+                   stalls: Option<Arc<Mutex<Connections>>>| async move {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let wire = *state.borrow_and_update();
-            let stalled = wire == Wire::DataStalled && number >= connections.lock().stalled_from;
+            let is_concerned =
+                stalls.as_ref().is_some_and(|connections| number >= connections.lock().stalled_from);
+            let stalled = wire == Wire::DataStalled && is_concerned;
             if wire == Wire::Cut {
                 return;
             }
@@ -146,7 +150,7 @@ async fn pass(
         }
     };
     tokio::select! {
-        () = one_way(client_in, server_out, state.clone()) => {}
-        () = one_way(server_in, client_out, state) => {}
+        () = one_way(client_in, server_out, state.clone(), Some(connections)) => {}
+        () = one_way(server_in, client_out, state, None) => {}
     }
 }
