@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// A broker that is silent for so long does not answer any more.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// A broker that is silent for so long does not answer any more, also on a machine where a write to disk takes seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One message as it arrived.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +34,7 @@ pub struct RawClient {
     output: BytesMut,
     is_v5: bool,
     last_packet_id: u16,
+    patience: Duration,
     deliveries: Vec<Delivery>,
 }
 
@@ -43,7 +44,7 @@ impl RawClient {
     ///
     /// # Errors
     ///
-    /// When the broker refuses or does not answer within 5 s.
+    /// When the broker refuses or does not answer within 30 s.
     pub async fn connect(
         endpoint: &Endpoint,
         level: u8,
@@ -58,6 +59,7 @@ impl RawClient {
             output: BytesMut::new(),
             is_v5: level == 5,
             last_packet_id: 0,
+            patience: PATIENCE,
             deliveries: Vec::new(),
         };
         let expiry: &[u8] = if clean { &[] } else { &[0x11, 0, 0, 2, 88] };
@@ -67,11 +69,16 @@ impl RawClient {
         Ok((client, connack.body.first() == Some(&1)))
     }
 
+    /// Waits at most so long for each answer from now on, instead of 30 s: for answers that are not expected.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
     /// Subscribes with these options (in 3.x the QoS); answers the reason code.
     ///
     /// # Errors
     ///
-    /// When there is no SUBACK within 5 s.
+    /// When there is no SUBACK within 30 s.
     pub async fn subscribe(&mut self, filter: &str, options: u8) -> Result<u8> {
         let packet_id = self.next_packet_id();
         put_subscribe(&mut self.output, self.is_v5, packet_id, &[(filter, options)]);
@@ -83,7 +90,7 @@ impl RawClient {
     ///
     /// # Errors
     ///
-    /// When there is no UNSUBACK within 5 s.
+    /// When there is no UNSUBACK within 30 s.
     pub async fn unsubscribe(&mut self, filter: &str) -> Result<()> {
         let packet_id = self.next_packet_id();
         put_unsubscribe(&mut self.output, self.is_v5, packet_id, filter);
@@ -94,7 +101,7 @@ impl RawClient {
     ///
     /// # Errors
     ///
-    /// When it does not come within 5 s.
+    /// When it does not come within 30 s.
     pub async fn publish(&mut self, topic: &str, payload: &[u8], qos: u8, retain: bool) -> Result<()> {
         let packet_id = self.next_packet_id();
         let publish = Publish { topic, qos, retain, packet_id };
@@ -115,7 +122,7 @@ impl RawClient {
     ///
     /// # Errors
     ///
-    /// When it does not come within 5 s.
+    /// When it does not come within 30 s.
     pub async fn round_trip(&mut self) -> Result<()> {
         self.output.put_slice(&PINGREQ);
         self.answer(kind::PINGRESP).await.map(drop)
@@ -125,10 +132,11 @@ impl RawClient {
     ///
     /// # Errors
     ///
-    /// When it does not within 5 s.
+    /// When it does not within 30 s.
     pub async fn disconnect(mut self) -> Result<Vec<Delivery>> {
         self.output.put_slice(&[0xE0, 0]);
         self.flush().await?;
+        let patience = self.patience;
         let closed = async {
             while self.input.read_some(&mut self.stream).await.is_ok() {
                 while let Some(packet) = self.input.next_packet() {
@@ -137,7 +145,7 @@ impl RawClient {
             }
             anyhow::Ok(())
         };
-        tokio::time::timeout(PATIENCE, closed).await.context("the broker does not close")??;
+        tokio::time::timeout(patience, closed).await.context("the broker does not close")??;
         Ok(self.deliveries)
     }
 
@@ -153,6 +161,7 @@ impl RawClient {
 
     /// Writes what is queued and waits for a packet of `wanted`.
     async fn answer(&mut self, wanted: u8) -> Result<RawPacket> {
+        let patience = self.patience;
         let search = async {
             loop {
                 self.flush().await?;
@@ -167,9 +176,9 @@ impl RawClient {
                 self.input.read_some(&mut self.stream).await?;
             }
         };
-        tokio::time::timeout(PATIENCE, search)
+        tokio::time::timeout(patience, search)
             .await
-            .with_context(|| format!("no packet of type {wanted} for {PATIENCE:?}"))?
+            .with_context(|| format!("no packet of type {wanted} for {patience:?}"))?
     }
 
     /// Keeps a message and queues its acknowledgement.

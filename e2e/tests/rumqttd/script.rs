@@ -102,6 +102,8 @@ pub(crate) struct Model {
     /// The QoS at which a client may get a payload, live or as retained.
     pub(crate) allowed: BTreeMap<(usize, Vec<u8>, bool), BTreeSet<u8>>,
     connected: Vec<bool>,
+    /// What comes when a client is back: client, topic, payload, QoS.
+    waiting: Vec<(usize, &'static str, Vec<u8>, u8)>,
     subscriptions: BTreeMap<(usize, &'static str), u8>,
     retained: BTreeMap<&'static str, (Vec<u8>, u8)>,
 }
@@ -114,6 +116,7 @@ impl Model {
             beyond: vec![BTreeSet::new(); CLIENTS.len()],
             allowed: BTreeMap::new(),
             connected: vec![false; CLIENTS.len()],
+            waiting: Vec::new(),
             subscriptions: BTreeMap::new(),
             retained: BTreeMap::new(),
         }
@@ -121,7 +124,17 @@ impl Model {
 
     pub(crate) fn apply(&mut self, step: &Step) {
         match step {
-            Step::Connect { client } => self.connected[*client] = true,
+            Step::Connect { client } => {
+                self.connected[*client] = true;
+                let waiting = std::mem::take(&mut self.waiting);
+                for (owner, topic, payload, qos) in waiting {
+                    if owner == *client {
+                        self.expect(owner, topic, &payload, (qos, false));
+                    } else {
+                        self.waiting.push((owner, topic, payload, qos));
+                    }
+                }
+            }
             Step::Disconnect { client } => {
                 self.connected[*client] = false;
                 if CLIENTS[*client].clean {
@@ -160,9 +173,11 @@ impl Model {
                 .map(|(_, granted)| *granted)
                 .max();
             let Some(granted) = granted else { continue };
-            // Who is away gets it only by a queue: above QoS 0.
-            if self.connected[client] || qos.min(granted) > 0 {
-                self.expect(client, topic, payload, (qos.min(granted), false));
+            let qos = qos.min(granted);
+            if self.connected[client] {
+                self.expect(client, topic, payload, (qos, false));
+            } else if qos > 0 {
+                self.waiting.push((client, topic, payload.to_vec(), qos));
             } else {
                 let topic = self.within(topic);
                 self.beyond[client].insert((topic, payload.to_vec()));
