@@ -111,7 +111,7 @@ async fn a_protocol_error_and_any_failing_disconnect_publish_the_will() {
     }
 }
 
-/// A deviation of this broker: docs/decisions/0011-wills-of-connections-the-broker-closes.md.
+/// A deviation of this broker: docs/decisions/0009-wills-of-connections-the-broker-closes.md.
 #[tokio::test]
 async fn a_will_is_called_off_when_a_client_that_the_broker_closed_comes_back() {
     let broker = Broker::start().await;

@@ -75,7 +75,7 @@ async fn a_signal_ends_a_broker_that_still_waits_for_kafka() {
     assert!(broker.end(Signal::TERM).await.success());
 }
 
-/// docs/decisions/0011-wills-of-connections-the-broker-closes.md
+/// docs/decisions/0009-wills-of-connections-the-broker-closes.md
 #[tokio::test]
 async fn the_wills_of_a_broker_that_stops_are_published_before_it_ends() {
     let data = tempfile::tempdir().unwrap();

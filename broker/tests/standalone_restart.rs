@@ -7,7 +7,7 @@ mod client;
 mod process;
 
 use client::{Client, connect};
-use process::Process;
+use process::{PATIENCE, Process, command};
 use std::num::NonZeroU16;
 use tidemill_core::packet::{Connect, Disconnect, Packet, QoS, ReasonCode, Version};
 

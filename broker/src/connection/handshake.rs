@@ -149,6 +149,7 @@ async fn admit(
     let attaching = services.registry.begin(&client_id);
     let grant = services.owner.attach(request.clone()).await;
     let mut grant = grant.map_err(|error| HandshakeError::Refused(refusal_of(error)))?;
+    let request = AttachRequest { lifetime: granted_lifetime(&grant, request.lifetime), ..request };
 
     services.wills.handle_connect(&client_id, connect.clean_start);
     let mut turn = Turn::begin(&services.metrics);
@@ -220,6 +221,14 @@ fn client_id(connect: &Connect) -> Result<(ByteString, bool), ReasonCode> {
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
         .map_err(|_| ReasonCode::SERVER_UNAVAILABLE)?;
     Ok((format!("auto-{:032x}", u128::from_le_bytes(random)).into(), true))
+}
+
+/// A session that was resumed has its queue to the end, also when the client wants it to end with this connection.
+fn granted_lifetime(grant: &AttachGrant, asked: SessionLifetime) -> SessionLifetime {
+    match asked {
+        SessionLifetime::Clean if grant.session_present => SessionLifetime::Persistent { expiry_secs: 0 },
+        SessionLifetime::Clean | SessionLifetime::Persistent { .. } => asked,
+    }
 }
 
 fn lifetime(services: &Services, connect: &Connect) -> SessionLifetime {

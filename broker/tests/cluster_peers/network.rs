@@ -4,7 +4,6 @@ use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 use tidemill_broker::cluster::peer::tls::PeerTls;
 use tidemill_contract::config::PeerTls as PeerTlsFiles;
@@ -67,7 +66,7 @@ pub(crate) enum Wire {
     Open,
     /// Connections are closed and new ones too.
     Cut,
-    /// Nothing is read from the data lanes of links.
+    /// Nothing is read from the data lane of the link that stands, nor from new connections.
     DataStalled,
 }
 
@@ -75,6 +74,8 @@ pub(crate) enum Wire {
 pub(crate) struct Proxy {
     pub(crate) address: String,
     wire: watch::Sender<Wire>,
+    /// Connections in the order of their numbers, and the first of those that [`Wire::DataStalled`] stalls.
+    connections: Arc<Mutex<Connections>>,
     _tasks: Arc<Mutex<JoinSet<()>>>,
 }
 
@@ -84,27 +85,44 @@ impl Proxy {
         let address = listener.local_addr().unwrap().to_string();
         let wire = watch::Sender::new(Wire::Open);
         let tasks = Arc::new(Mutex::new(JoinSet::new()));
-        let (state, within) = (wire.subscribe(), Arc::clone(&tasks));
-        let accepted = AtomicUsize::new(0);
+        let connections = Arc::new(Mutex::new(Connections::default()));
+        let (state, within, known) = (wire.subscribe(), Arc::clone(&tasks), Arc::clone(&connections));
         tasks.lock().spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 if *state.borrow() == Wire::Cut {
                     continue;
                 }
-                // A link opens its control lane first.
-                let is_data = accepted.fetch_add(1, Ordering::Relaxed) % 2 == 1;
-                within.lock().spawn(pass(socket, target.clone(), state.clone(), is_data));
+                known.lock().last += 1;
+                let number = known.lock().last;
+                let (known, target, state) = (Arc::clone(&known), target.clone(), state.clone());
+                within.lock().spawn(pass(socket, target, state, (number, known)));
             }
         });
-        Self { address, wire, _tasks: tasks }
+        Self { address, wire, connections, _tasks: tasks }
     }
 
     pub(crate) fn set(&self, wire: Wire) {
+        if wire == Wire::DataStalled {
+            // A link opens its control lane first: of the two that stand, the data lane is the newest connection.
+            let mut connections = self.connections.lock();
+            connections.stalled_from = connections.last;
+        }
         self.wire.send_replace(wire);
     }
 }
 
-async fn pass(client: TcpStream, target: String, state: watch::Receiver<Wire>, is_data: bool) {
+#[derive(Default)]
+struct Connections {
+    last: u64,
+    stalled_from: u64,
+}
+
+async fn pass(
+    client: TcpStream,
+    target: String,
+    state: watch::Receiver<Wire>,
+    (number, connections): (u64, Arc<Mutex<Connections>>),
+) {
     let Ok(server) = TcpStream::connect(target).await else { return };
     let (client_in, client_out) = client.into_split();
     let (server_in, server_out) = server.into_split();
@@ -114,7 +132,7 @@ async fn pass(client: TcpStream, target: String, state: watch::Receiver<Wire>, i
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let wire = *state.borrow_and_update();
-            let stalled = is_data && wire == Wire::DataStalled;
+            let stalled = wire == Wire::DataStalled && number >= connections.lock().stalled_from;
             if wire == Wire::Cut {
                 return;
             }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tidemill_broker::log::AppendError;
 use tidemill_broker::mailbox::{LiveDelivery, Turn};
-use tidemill_core::packet::{AckKind, Connect, Packet, PublishPacket, QoS, Version};
+use tidemill_core::packet::{AckKind, Connect, Disconnect, Packet, PublishPacket, QoS, ReasonCode, Version};
 use tidemill_core::partition::Partition;
 use tidemill_core::topic::TopicFilter;
 
@@ -300,4 +300,34 @@ async fn deliveries_of_a_persistent_session_that_did_not_come_from_its_queue_go_
         assert_eq!(client.receive_message().await, delivered_again(2, 1, "1"));
         assert_eq!(client.ping().await, []);
     }
+}
+
+/// A 5.0 client that resumes its session and lets it end with the connection (session expiry 0).
+#[tokio::test]
+async fn a_session_that_is_resumed_for_the_last_time_still_has_its_queue_and_brings_each_message_once() {
+    let broker = Standalone::start().await;
+    let connect_with_expiry = |expiry_secs| {
+        let mut connect = connect(Version::V5, "c");
+        connect.clean_start = false;
+        connect.session_expiry_secs = expiry_secs;
+        connect
+    };
+    let (mut client, _) = Client::connect_with(broker.address(), connect_with_expiry(Some(3_600))).await;
+    client.subscribe(&[("t", QoS::AtLeastOnce)]).await;
+    drop(client);
+
+    let (mut last, connack) = Client::connect_with(broker.address(), connect_with_expiry(None)).await;
+    assert_eq!(connack.body[0], 1, "session present");
+    last.subscribe(&[("u", QoS::ExactlyOnce)]).await;
+    let mut publisher = Client::connect(broker.address(), Version::V3_1_1, "publisher").await;
+    publisher.complete_exactly_once("t", "one", 1).await;
+    publisher.complete_exactly_once("u", "two", 2).await;
+
+    let texts = [last.receive_message().await, last.receive_message().await].map(|got| (got.qos, got.text));
+    assert_eq!(texts, [(1, "one".to_owned()), (2, "two".to_owned())]);
+    assert!(last.ping().await.is_empty(), "each once");
+    last.send(Packet::Disconnect(Disconnect::new(ReasonCode::SUCCESS))).await;
+    assert_eq!(last.receive_or_end().await, None);
+    let (_, connack) = Client::connect_with(broker.address(), connect_with_expiry(Some(60))).await;
+    assert_eq!(connack.body[0], 0, "it has ended");
 }
