@@ -212,11 +212,7 @@ impl Connection {
         if reason != CloseReason::ClientDisconnect(ReasonCode::SUCCESS)
             && let Some(will) = self.will.take()
         {
-            let session_expiry_secs =
-                self.session_expiry_secs.unwrap_or(match self.registered.request.lifetime {
-                    SessionLifetime::Clean => 0,
-                    SessionLifetime::Persistent { expiry_secs } => expiry_secs,
-                });
+            let session_expiry_secs = self.expiry_secs();
             let end = WillEnd { session_expiry_secs, is_brokers_own: reason.is_brokers_own() };
             self.services.wills.handle_abnormal_end(&client_id, *will, end);
         }
@@ -227,6 +223,11 @@ impl Connection {
             in_flight: self.registered.is_persistent().then(|| Box::new(self.mailbox.take_in_flight())),
         });
         self.services.registry.end(&self.registered);
+    }
+
+    /// Seconds that the session outlives this connection, as CONNECT and DISCONNECT asked for.
+    fn expiry_secs(&self) -> u32 {
+        self.session_expiry_secs.unwrap_or(self.registered.request.lifetime.expiry_secs())
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<CloseReason> {

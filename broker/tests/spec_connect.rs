@@ -14,14 +14,6 @@ use tidemill_codec::Encoder;
 use tidemill_core::attach::OwnerError;
 use tidemill_core::packet::{Connect, Disconnect, Packet, QoS, ReasonCode, Version};
 
-/// Last packet of a 5.0 client and its reason code, after which the broker must have closed.
-async fn farewell(client: &mut Client) -> u8 {
-    let disconnect = client.receive().await;
-    assert_eq!(disconnect.first_byte, 0xE0, "{disconnect:?} is no DISCONNECT");
-    assert_eq!(client.receive_or_end().await, None);
-    disconnect.body.first().copied().unwrap_or(0)
-}
-
 #[tokio::test]
 async fn connack_tells_a_5_0_client_what_is_not_served() {
     let broker = Broker::start_with(broker::CLUSTER).await;
@@ -98,7 +90,7 @@ async fn a_newer_connection_takes_over_and_the_old_will_is_published() {
 
     let mut second = Client::connect(broker.address(), Version::V5, "same").await;
 
-    assert_eq!(farewell(&mut first).await, 0x8E);
+    assert_eq!(first.farewell().await, 0x8E);
     assert_eq!(watcher.receive().await.message().0, "will/first");
     second.publish("t", b"x", None).await;
     assert_eq!(second.ping().await, [], "the new session has none of the old subscriptions");
@@ -157,7 +149,7 @@ async fn nobody_is_let_in_or_acknowledged_without_a_valid_membership() {
     broker.validity.set(0);
 
     client.publish("t", b"x", Some(1)).await;
-    assert_eq!(farewell(&mut client).await, 0x8B, "no PUBACK comes before");
+    assert_eq!(client.farewell().await, 0x8B, "no PUBACK comes before");
     let (mut refused, connack) = Client::connect_with(broker.address(), connect(Version::V5, "d")).await;
     assert_eq!(connack.body[1], 0x88);
     assert_eq!(refused.receive_or_end().await, None);
@@ -176,7 +168,7 @@ async fn stopping_tells_5_0_clients_0x8b_and_writes_what_is_queued() {
     let (_, ()) = tokio::join!(
         async {
             assert_eq!(subscriber.receive().await.first_byte, 0x30);
-            assert_eq!(farewell(&mut subscriber).await, 0x8B);
+            assert_eq!(subscriber.farewell().await, 0x8B);
             assert_eq!(publisher.receive_or_end().await, None);
             drop((subscriber, publisher));
         },

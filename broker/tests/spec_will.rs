@@ -10,14 +10,6 @@ use broker::Broker;
 use client::{Client, connect, will};
 use tidemill_core::packet::{Connect, Disconnect, Packet, QoS, ReasonCode, Version};
 
-/// Last packet of a 5.0 client and its reason code, after which the broker must have closed.
-async fn farewell(client: &mut Client) -> u8 {
-    let disconnect = client.receive().await;
-    assert_eq!(disconnect.first_byte, 0xE0, "{disconnect:?} is no DISCONNECT");
-    assert_eq!(client.receive_or_end().await, None);
-    disconnect.body.first().copied().unwrap_or(0)
-}
-
 /// A 5.0 client with a will on `topic` and a session that outlives the connection.
 fn with_will(topic: &str, delay_secs: u32, session_expiry_secs: u32) -> Connect {
     let mut connect = connect(Version::V5, "willing");
@@ -78,15 +70,15 @@ async fn a_takeover_publishes_the_old_will_unless_its_delay_runs_into_the_resume
     let mut watcher = watcher(&broker).await;
     let (mut first, _) = Client::connect_with(broker.address(), with_will("will/1", 0, 3_600)).await;
     let (mut second, _) = Client::connect_with(broker.address(), with_will("will/2", 60, 3_600)).await;
-    assert_eq!(farewell(&mut first).await, 0x8E);
+    assert_eq!(first.farewell().await, 0x8E);
     assert_eq!(watcher.receive().await.message().0, "will/1");
 
     let (mut third, _) = Client::connect_with(broker.address(), with_will("will/3", 60, 3_600)).await;
-    assert_eq!(farewell(&mut second).await, 0x8E);
+    assert_eq!(second.farewell().await, 0x8E);
     let mut anew = with_will("will/4", 60, 3_600);
     anew.clean_start = true;
     let (_fourth, _) = Client::connect_with(broker.address(), anew).await;
-    assert_eq!(farewell(&mut third).await, 0x8E);
+    assert_eq!(third.farewell().await, 0x8E);
 
     assert_eq!(watcher.receive().await.message().0, "will/3", "will/2 was called off");
     assert_eq!(watcher.ping().await, []);
@@ -117,7 +109,7 @@ async fn a_will_is_called_off_when_a_client_that_the_broker_closed_comes_back() 
     let broker = Broker::start().await;
     let (mut client, _) = Client::connect_with(broker.address(), with_will("will/called-off", 0, 0)).await;
     broker.validity.set(0);
-    assert_eq!(farewell(&mut client).await, 0x8B);
+    assert_eq!(client.farewell().await, 0x8B);
     until_gone(&broker).await;
     broker.validity.set(u64::MAX);
     let mut watcher = watcher(&broker).await;
@@ -213,6 +205,6 @@ async fn a_silent_client_is_closed_after_its_keep_alive_with_0x8d_and_its_will_i
 
     let (mut silent, _) = Client::connect_with(broker.address(), silent).await;
 
-    assert_eq!(farewell(&mut silent).await, 0x8D);
+    assert_eq!(silent.farewell().await, 0x8D);
     assert_eq!(watcher.receive().await.message().0, "will/silent");
 }

@@ -54,6 +54,17 @@ pub enum SessionLifetime {
     },
 }
 
+impl SessionLifetime {
+    /// Seconds that the session outlives its connection.
+    #[must_use]
+    pub fn expiry_secs(self) -> u32 {
+        match self {
+            Self::Clean => 0,
+            Self::Persistent { expiry_secs } => expiry_secs,
+        }
+    }
+}
+
 /// A host asks the owner of the client id's partition to let a connection in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AttachRequest {

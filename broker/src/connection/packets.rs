@@ -6,7 +6,7 @@ use crate::router::PublishDone;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tidemill_contract::topics::RECORD_OVERHEAD_BYTES;
-use tidemill_core::attach::{Acked, QueueId, SessionLifetime};
+use tidemill_core::attach::{Acked, QueueId};
 use tidemill_core::message::Message;
 use tidemill_core::packet::{Ack, Disconnect, Packet, PublishPacket, QoS, ReasonCode};
 use tidemill_core::partition::QueueKind;
@@ -118,7 +118,7 @@ impl Connection {
 
     fn handle_disconnect(&mut self, disconnect: &Disconnect) -> CloseReason {
         if let Some(expiry_secs) = disconnect.session_expiry_secs {
-            if expiry_secs > 0 && self.registered.request.lifetime == SessionLifetime::Clean {
+            if expiry_secs > 0 && self.registered.request.lifetime.expiry_secs() == 0 {
                 return CloseReason::Broker(ReasonCode::PROTOCOL_ERROR);
             }
             self.session_expiry_secs = Some(expiry_secs.min(self.services.max_expiry_secs));

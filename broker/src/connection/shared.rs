@@ -4,7 +4,6 @@ use super::Connection;
 use crate::mailbox::{Turn, monotonic_us};
 use crate::router::{MemberLeaves, SharedSubscription};
 use tidemill_contract::config::SharedStrategy;
-use tidemill_core::attach::SessionLifetime;
 use tidemill_core::packet::{ReasonCode, SubscriptionOptions};
 use tidemill_core::shared::strategy::Strategy;
 use tidemill_core::topic::SharedFilter;
@@ -66,11 +65,7 @@ impl Connection {
     }
 
     fn leaves(&self, now_ms: u64) -> MemberLeaves {
-        let expiry_secs = match self.registered.request.lifetime {
-            SessionLifetime::Clean => 0,
-            SessionLifetime::Persistent { expiry_secs } => self.session_expiry_secs.unwrap_or(expiry_secs),
-        };
-        match expiry_secs {
+        match self.expiry_secs() {
             0 => MemberLeaves::ForGood,
             u32::MAX => MemberLeaves::UntilReturn { expires_at_ms: u64::MAX },
             secs => MemberLeaves::UntilReturn { expires_at_ms: now_ms + u64::from(secs) * 1_000 },

@@ -331,3 +331,20 @@ async fn a_session_that_is_resumed_for_the_last_time_still_has_its_queue_and_bri
     let (_, connack) = Client::connect_with(broker.address(), connect_with_expiry(Some(60))).await;
     assert_eq!(connack.body[0], 0, "it has ended");
 }
+
+/// MQTT 5.0 section 3.14.2.2.2, also for a session that was persistent before this connection.
+#[tokio::test]
+async fn a_session_that_is_to_end_with_its_connection_cannot_be_prolonged_by_disconnect() {
+    let broker = Standalone::start().await;
+    let first = attach(broker.address(), persistent(Version::V5, "c"), false).await;
+    drop(first);
+    let last = Connect { session_expiry_secs: None, ..persistent(Version::V5, "c") };
+    let (mut last, connack) = Client::connect_with(broker.address(), last).await;
+    assert_eq!(connack.body[0], 1, "session present");
+
+    let prolonging = Disconnect { session_expiry_secs: Some(60), ..Disconnect::new(ReasonCode::SUCCESS) };
+    last.send(Packet::Disconnect(prolonging)).await;
+
+    assert_eq!(last.farewell().await, 0x82);
+    attach(broker.address(), persistent(Version::V5, "c"), false).await;
+}

@@ -240,10 +240,7 @@ impl Group {
         }
         session.meta = SessionMeta {
             // A clean connection that resumes: the session ends with it.
-            expiry_secs: match request.lifetime {
-                SessionLifetime::Clean => 0,
-                SessionLifetime::Persistent { expiry_secs } => expiry_secs,
-            },
+            expiry_secs: request.lifetime.expiry_secs(),
             disconnected_at_ms: None,
             user: request.user.clone(),
             version: request.version,
