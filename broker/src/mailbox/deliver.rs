@@ -102,7 +102,7 @@ impl Mailbox {
     ) -> TakenDeliveries {
         let mut taken = TakenDeliveries::default();
         let mut inner = self.inner.lock();
-        if inner.closing.is_some() || inner.flush.is_none() {
+        if !inner.takes_messages() {
             return taken;
         }
         for delivery in deliveries.deliveries {
@@ -132,6 +132,7 @@ impl Mailbox {
             }
         }
         self.mark_dirty(&mut inner, turn);
+        self.note_load(&inner);
         taken
     }
 
@@ -141,7 +142,7 @@ impl Mailbox {
     /// is woken then.
     pub fn deliver_retained(self: &Arc<Self>, delivery: LiveDelivery<'_>, turn: &mut Turn) -> bool {
         let mut inner = self.inner.lock();
-        if inner.closing.is_some() || inner.flush.is_none() {
+        if !inner.takes_messages() {
             return false;
         }
         let limits = self.context.limits;
@@ -154,15 +155,7 @@ impl Mailbox {
         if !inner.outbound.takes_at_once(delivery.qos) {
             return false;
         }
-        let admission =
-            inner.outbound.admit(delivery.qos, Source::Live, || delivery.to_outgoing(Source::Live));
-        let Admission::Send(sending) = admission else {
-            debug_assert!(false, "there is room, and a live delivery has no offset");
-            return false;
-        };
-        encode(&mut inner, &self.context, Outgoing::live(&delivery, sending), turn);
-        self.mark_dirty(&mut inner, turn);
-        self.note_load(&inner);
+        self.take(&mut inner, delivery, Source::Live, turn);
         true
     }
 

@@ -2,9 +2,10 @@
 
 use crate::broker::Broker;
 use crate::client::{Client, connect};
-use crate::world::{lose, member, numbers, publish, take};
+use crate::standalone::Standalone;
+use crate::world::{lose, member, number, numbers, publish, session, take};
 use std::collections::BTreeSet;
-use tidemill_core::packet::Version;
+use tidemill_core::packet::{QoS, Version};
 
 async fn members(broker: &Broker, filter: &str) -> Vec<Client> {
     let mut members = Vec::new();
@@ -76,6 +77,26 @@ async fn least_in_flight_prefers_the_member_that_is_done() {
     }
 
     assert_eq!(numbers(&mut busy).await, [0]);
+}
+
+/// What is in flight to a member counts, wherever it comes from.
+#[tokio::test]
+async fn least_in_flight_counts_what_came_from_the_queue_of_a_session() {
+    let broker = Standalone::start_with("sharedSubscriptions: {strategy: leastInFlight}\n").await;
+    let (mut busy, _) = Client::connect_with(broker.address(), session(Version::V3_1_1, "busy")).await;
+    busy.subscribe(&[("own", QoS::AtLeastOnce), ("$share/g/t", QoS::AtLeastOnce)]).await;
+    let mut free = Client::connect(broker.address(), Version::V3_1_1, "free").await;
+    free.subscribe(&[("$share/g/t", QoS::AtLeastOnce)]).await;
+    let mut publisher = Client::connect(broker.address(), Version::V3_1_1, "p").await;
+    publish(&mut publisher, "own", 0..3).await;
+    for expected in 0..3 {
+        assert_eq!(number(&busy.receive().await), expected, "received, not acknowledged");
+    }
+
+    publish(&mut publisher, "t", 3..6).await;
+
+    assert_eq!(numbers(&mut free).await, [3, 4, 5]);
+    assert!(numbers(&mut busy).await.is_empty());
 }
 
 #[tokio::test]
