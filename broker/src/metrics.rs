@@ -252,7 +252,7 @@ impl Metrics {
 
     /// A message did not reach a receiver.
     pub fn count_drop(&self, reason: DropReason) {
-        self.0.drops[reason as usize].inc();
+        self.count_drops(reason, 1);
     }
 
     /// A publish was acknowledged after `micros`.

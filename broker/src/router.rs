@@ -69,7 +69,7 @@ impl Router {
             unknown_partitions: AtomicU64::new(unknown),
             known: Mutex::new(KnownRoutes::default()),
             announced: Mutex::new(Announced::default()),
-            shared: Groups::new(),
+            shared: Groups::default(),
             links: OnceLock::new(),
             exactly_once: AtomicU64::new(0),
             retained: OnceLock::new(),

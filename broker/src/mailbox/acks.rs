@@ -107,7 +107,7 @@ impl Mailbox {
 
     /// Encodes every acknowledgement whose turn it is. True if there was one.
     fn encode_acks(&self, inner: &mut Inner, now_us: u64) -> bool {
-        if inner.closing.is_some() || inner.flush.is_none() {
+        if !inner.takes_messages() {
             return false;
         }
         let mut is_any = false;

@@ -126,7 +126,7 @@ impl Retained {
 }
 
 impl Router {
-    /// Retains messages from now on, `bytes_max` of them. Once, before the first client; without it nothing is retained.
+    /// Retains messages from now on, in `bytes_max` bytes of memory. Once, before the first client; without it nothing is retained.
     pub fn serve_retained(&self, bytes_max: u64) {
         let retained = Retained::new(usize::try_from(bytes_max).unwrap_or(usize::MAX));
         let is_first = self.retained.set(retained).is_ok();

@@ -57,7 +57,12 @@ impl Router {
         let mut index = self.shared.index.lock();
         let (group, is_new) = match index.find(&target) {
             Some(group) => (Arc::clone(group), false),
-            None => (index.make(&target, strategy, mailbox.limits(), &self.metrics), true),
+            None => {
+                let (metrics, backlogs) = (&self.metrics, &self.shared.backlogs);
+                let make =
+                    |id| ShareGroup::new((id, target.clone()), strategy, mailbox.limits(), metrics, backlogs);
+                (index.add(make), true)
+            }
         };
         index.note_return(&client_id, &target);
         if group.join(client_id, ConnectedMember::new(mailbox, options, identifier)) {

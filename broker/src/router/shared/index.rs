@@ -1,33 +1,23 @@
 //! All groups of the broker, by what names them.
 
 use super::group::ShareGroup;
-use crate::mailbox::MailboxLimits;
-use crate::metrics::Metrics;
 use bytestring::ByteString;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tidemill_core::shared::ShareId;
-use tidemill_core::shared::strategy::Strategy;
 use tidemill_core::topic::SharedFilter;
 
 /// The groups. Locks are taken in the order index, group, mailbox.
 #[derive(Debug, Default)]
 pub(in crate::router) struct Groups {
     pub(super) index: Mutex<Index>,
-    /// Groups in which messages wait.
-    backlogs: Arc<AtomicUsize>,
+    /// Groups in which messages wait: each group counts itself.
+    pub(super) backlogs: Arc<AtomicUsize>,
 }
 
 impl Groups {
-    /// With an index that counts as `has_backlog` does.
-    pub(in crate::router) fn new() -> Self {
-        let groups = Self::default();
-        groups.index.lock().backlogs = Arc::clone(&groups.backlogs);
-        groups
-    }
-
     pub(super) fn has_backlog(&self) -> bool {
         self.backlogs.load(Ordering::Relaxed) > 0
     }
@@ -40,7 +30,6 @@ pub(in crate::router) struct Index {
     by_id: HashMap<ShareId, Arc<ShareGroup>>,
     away: HashMap<ByteString, Away>,
     next_id: u32,
-    backlogs: Arc<AtomicUsize>,
 }
 
 /// A persistent session without connection.
@@ -65,23 +54,16 @@ impl Index {
         self.groups.values().cloned().collect()
     }
 
-    /// Makes a group without members; `limits` bound what waits in it.
-    pub(super) fn make(
-        &mut self,
-        target: &SharedFilter,
-        strategy: Strategy,
-        limits: MailboxLimits,
-        metrics: &Metrics,
-    ) -> Arc<ShareGroup> {
+    /// Adds the group that `make` makes of a new id.
+    pub(super) fn add(&mut self, make: impl FnOnce(ShareId) -> ShareGroup) -> Arc<ShareGroup> {
         // Ends: there are fewer groups than numbers.
         while self.by_id.contains_key(&ShareId(self.next_id)) {
             self.next_id = self.next_id.wrapping_add(1);
         }
         let id = ShareId(self.next_id);
         self.next_id = self.next_id.wrapping_add(1);
-        let group = ShareGroup::new((id, target.clone()), strategy, limits, metrics, &self.backlogs);
-        let group = Arc::new(group);
-        self.groups.insert(target.clone(), Arc::clone(&group));
+        let group = Arc::new(make(id));
+        self.groups.insert(group.target().clone(), Arc::clone(&group));
         self.by_id.insert(id, Arc::clone(&group));
         group
     }
