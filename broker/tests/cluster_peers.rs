@@ -13,3 +13,5 @@ mod node;
 mod routes;
 #[path = "cluster_peers/security.rs"]
 mod security;
+#[path = "cluster_peers/surroundings.rs"]
+mod surroundings;

@@ -179,4 +179,8 @@ impl State for EmbeddedLog {
 }
 
 #[cfg(test)]
+mod fault_tests;
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
 mod tests;

@@ -1,123 +1,7 @@
-use super::disk::Disk;
-use super::segment::segment_path;
+use super::fixture::{PARTITION, Scene, append, partitioning, read_all, start, texts};
 use super::*;
 use crate::log::state::{CommitOutcome, StateWrite};
-use crate::log::{AppendError, ReadEvent, StoredRecord};
 use bytes::Bytes;
-use std::fs::File;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc;
-
-const PARTITION: Partition = Partition(1);
-
-fn partitioning() -> Partitioning {
-    Partitioning::new(3, 2).unwrap()
-}
-
-/// A disk that fails as told.
-#[derive(Default)]
-struct FaultyDisk {
-    plan: Mutex<Plan>,
-}
-
-#[derive(Default)]
-struct Plan {
-    full: bool,
-    /// A full disk still takes this much of a write.
-    partial: usize,
-    sync_fails: bool,
-    syncs: usize,
-}
-
-impl Disk for FaultyDisk {
-    fn write_at(&self, file: &File, bytes: &[u8], position: u64) -> io::Result<()> {
-        let plan = self.plan.lock();
-        if plan.full {
-            SystemDisk.write_at(file, &bytes[..plan.partial.min(bytes.len())], position)?;
-            return Err(io::ErrorKind::StorageFull.into());
-        }
-        SystemDisk.write_at(file, bytes, position)
-    }
-
-    fn sync(&self, _: &File) -> io::Result<()> {
-        let mut plan = self.plan.lock();
-        plan.syncs += 1;
-        if plan.sync_fails { Err(io::Error::other("injected")) } else { Ok(()) }
-    }
-
-    fn available(&self, _: &Path) -> io::Result<u64> {
-        Ok(u64::MAX)
-    }
-}
-
-struct Scene {
-    temporary: tempfile::TempDir,
-    disk: Arc<FaultyDisk>,
-    segment_bytes: u64,
-}
-
-impl Scene {
-    fn new() -> Self {
-        Self::with_segments_of(SEGMENT_BYTES)
-    }
-
-    fn with_segments_of(segment_bytes: u64) -> Self {
-        Self { temporary: tempfile::tempdir().unwrap(), disk: Arc::default(), segment_bytes }
-    }
-
-    fn data(&self) -> PathBuf {
-        self.temporary.path().join("data")
-    }
-
-    fn try_open(&self) -> Result<Arc<EmbeddedLog>, OpenLogError> {
-        let directory = DataDirectory::lock(&self.data()).unwrap();
-        let disk = Arc::clone(&self.disk);
-        EmbeddedLog::open_with(&directory, partitioning(), disk, self.segment_bytes)
-    }
-
-    fn open(&self) -> Arc<EmbeddedLog> {
-        self.try_open().unwrap()
-    }
-
-    fn segments(&self) -> Vec<PathBuf> {
-        let mut paths: Vec<_> = std::fs::read_dir(self.data().join("log"))
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| path.extension().unwrap() == "segment")
-            .collect();
-        paths.sort();
-        paths
-    }
-
-    fn segment(&self, number: u64) -> PathBuf {
-        segment_path(&self.data().join("log"), number)
-    }
-}
-
-fn start(log: &dyn Log, partition: Partition, bytes: &[u8]) -> mpsc::Receiver<Result<Offset, AppendError>> {
-    let (answer, answered) = mpsc::sync_channel(1);
-    let build = &mut |_| Bytes::copy_from_slice(bytes);
-    log.append(partition, build, Box::new(move |result| drop(answer.send(result))));
-    answered
-}
-
-fn append(log: &dyn Log, partition: Partition, bytes: &[u8]) -> Offset {
-    start(log, partition, bytes).recv().unwrap().unwrap()
-}
-
-async fn read_all(log: &dyn Log, partition: Partition, from: Offset) -> Vec<StoredRecord> {
-    let mut records = Vec::new();
-    let mut reader = log.reader(partition, from);
-    while let ReadEvent::Records(more) = reader.next().await.unwrap() {
-        records.extend(more);
-    }
-    records
-}
-
-async fn texts(log: &dyn Log, partition: Partition) -> Vec<Bytes> {
-    read_all(log, partition, 0).await.into_iter().map(|record| record.bytes).collect()
-}
 
 #[tokio::test]
 async fn a_log_cut_at_any_byte_of_its_last_batch_has_exactly_the_batches_before() {
@@ -273,49 +157,6 @@ async fn a_segment_is_removed_when_every_floor_is_beyond_it() {
 }
 
 #[tokio::test]
-async fn a_failed_sync_fails_the_log_for_good_and_acknowledges_nothing() {
-    let scene = Scene::new();
-    let log = scene.open();
-    append(&*log, PARTITION, b"durable");
-    let mut reader = log.reader(PARTITION, 1);
-    scene.disk.plan.lock().sync_fails = true;
-
-    let refused = start(&*log, PARTITION, b"never").recv().unwrap();
-    scene.disk.plan.lock().sync_fails = false;
-    let later = start(&*log, PARTITION, b"later").recv().unwrap();
-
-    assert_eq!([refused, later], [Err(AppendError::Closed), Err(AppendError::Closed)]);
-    assert!(log.failed().await.contains("injected"));
-    assert_eq!(reader.next().await, Err(ReadError::Closed));
-    assert_eq!(log.trim(PARTITION, 1).await, Err(ReadError::Closed));
-    assert_eq!(log.bounds(PARTITION).await, Err(ReadError::Closed));
-}
-
-#[tokio::test]
-async fn appends_wait_for_a_full_disk_and_nothing_of_a_partial_write_stays() {
-    let scene = Scene::new();
-    let log = scene.open();
-    append(&*log, PARTITION, b"before");
-    *scene.disk.plan.lock() = Plan { full: true, partial: 11, ..Plan::default() };
-
-    let waiting = start(&*log, PARTITION, b"waiting");
-    until_congested(&*log).await;
-    assert_eq!(waiting.try_recv(), Err(mpsc::TryRecvError::Empty));
-    let copy = tempfile::tempdir().unwrap();
-    std::fs::create_dir(copy.path().join("log")).unwrap();
-    std::fs::create_dir(copy.path().join("state")).unwrap();
-    std::fs::copy(scene.segment(1), copy.path().join("log/00000000000000000001.segment")).unwrap();
-    scene.disk.plan.lock().full = false;
-
-    assert_eq!(waiting.recv().unwrap(), Ok(1));
-    log.relieved().await;
-    assert_eq!(texts(&*log, PARTITION).await, ["before", "waiting"]);
-    let directory = DataDirectory::lock(copy.path()).unwrap();
-    let log = EmbeddedLog::open(&directory, partitioning()).unwrap();
-    assert_eq!(texts(&*log, PARTITION).await, ["before"], "a crash on the full disk would have kept this");
-}
-
-#[tokio::test]
 async fn records_whose_state_is_gone_are_refused() {
     let scene = Scene::new();
     let log = scene.open();
@@ -330,31 +171,6 @@ async fn records_whose_state_is_gone_are_refused() {
 
     let error = refused.err().expect("nobody would know who needs the records").to_string();
     assert!(error.contains("state is damaged"), "{error}");
-}
-
-#[tokio::test]
-async fn a_full_disk_is_trimmed_and_closed_without_acknowledging() {
-    let scene = Scene::with_segments_of(500);
-    let log = scene.open();
-    for _ in 0..20 {
-        append(&*log, PARTITION, &[7; 100]);
-    }
-    let before = scene.segments().len();
-    scene.disk.plan.lock().full = true;
-    let waiting = start(&*log, PARTITION, b"waiting");
-    until_congested(&*log).await;
-
-    log.trim(PARTITION, 20).await.unwrap();
-    assert!(scene.segments().len() < before, "space was made");
-    log.close().await;
-
-    assert_eq!(waiting.recv().unwrap(), Err(AppendError::Closed));
-}
-
-async fn until_congested(log: &dyn Log) {
-    while !log.is_congested() {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[test]
@@ -386,26 +202,6 @@ fn a_missing_segment_is_refused() {
     let refused = scene.try_open().map(|_| ()).unwrap_err();
 
     assert!(refused.to_string().ends_with("segment 2 is missing"), "{refused}");
-}
-
-#[test]
-fn many_appends_share_one_sync() {
-    let scene = Scene::new();
-    let log = scene.open();
-    scene.disk.plan.lock().full = true;
-    let first = start(&*log, PARTITION, b"holds the committer");
-    while !log.is_congested() {
-        std::thread::yield_now();
-    }
-    let syncs = scene.disk.plan.lock().syncs;
-    let waiting: Vec<_> = (0..1_000).map(|_| start(&*log, PARTITION, b"x")).collect();
-    scene.disk.plan.lock().full = false;
-    first.recv().unwrap().unwrap();
-    for answered in waiting {
-        answered.recv().unwrap().unwrap();
-    }
-
-    assert_eq!(scene.disk.plan.lock().syncs - syncs, 2);
 }
 
 #[tokio::test]

@@ -1,31 +1,17 @@
+use super::fixture::{number_of, outgoing};
 use super::*;
+use crate::session::in_flight::OutgoingInFlight;
 use crate::shared::LostDelivery;
-use crate::topic::TopicName;
-use bytes::Bytes;
 use proptest::prelude::*;
 
 const GROUP: Source = Source::Shared(ShareId(7));
-
-fn outgoing(number: u8, qos: QoS, source: Source) -> OutgoingDelivery {
-    let message = Message {
-        topic: TopicName::parse("t").unwrap(),
-        payload: Bytes::copy_from_slice(&[number]),
-        qos,
-        retain: false,
-        properties: None,
-        publisher: "p".into(),
-        publish_time_ms: 0,
-    };
-    let message = Arc::new(message);
-    OutgoingDelivery { message, qos, retain: false, identifiers: None, source, sent_as: None }
-}
 
 fn outbound(window: u16, is_persistent: bool) -> Outbound {
     let window = NonZeroU16::new(window).unwrap();
     if is_persistent { Outbound::resume(window, OutgoingInFlight::default()) } else { Outbound::new(window) }
 }
 
-fn deliver(outbound: &mut Outbound, number: u8, qos: QoS, source: Source) -> Option<PacketId> {
+fn deliver(outbound: &mut Outbound, number: u64, qos: QoS, source: Source) -> Option<PacketId> {
     match outbound.admit(qos, source, || outgoing(number, qos, source)) {
         Admission::Send(sending) => sending.packet_id,
         Admission::Wait => None,
@@ -33,8 +19,8 @@ fn deliver(outbound: &mut Outbound, number: u8, qos: QoS, source: Source) -> Opt
     }
 }
 
-fn numbers(deliveries: &[LostDelivery]) -> Vec<u8> {
-    deliveries.iter().map(|lost| lost.message.payload[0]).collect()
+fn numbers(deliveries: &[LostDelivery]) -> Vec<u64> {
+    deliveries.iter().map(|lost| number_of(&lost.message)).collect()
 }
 
 #[test]
@@ -54,7 +40,7 @@ fn unacknowledged_and_unsent_deliveries_are_lost_in_order_and_others_are_not() {
     // 5 was sent when 1 made room, 6 still waits, and is not of a group.
     assert_eq!((numbers(&lost.deliveries), lost.dropped), (vec![2], 1));
     assert_eq!((outbound.pending_count(), outbound.in_use_count()), (1, 2));
-    assert_eq!(outbound.pending_bytes(), 2);
+    assert_eq!(outbound.pending_bytes(), 9);
     assert_eq!(outbound.take_lost(), Lost::default(), "once");
 }
 
@@ -71,7 +57,7 @@ fn qos_2_of_a_persistent_session_stays_with_it_once_it_was_sent() {
 
     assert_eq!((numbers(&lost.deliveries), lost.dropped), (vec![3], 0));
     let live: Vec<_> =
-        kept.live.iter().map(|one| (one.message.payload[0], one.sent_as, one.source)).collect();
+        kept.live.iter().map(|one| (number_of(&one.message), one.sent_as, one.source)).collect();
     assert_eq!(live, [(1, Some(sent), Source::Live)], "under the packet id that the client knows");
     assert_eq!(kept.released, [released]);
 }
@@ -85,8 +71,8 @@ proptest! {
         is_persistent in any::<bool>(),
     ) {
         let mut outbound = outbound(window, is_persistent);
-        let mut at_client: Vec<(PacketId, QoS, u8)> = Vec::new();
-        let (mut waiting, mut next) = (std::collections::VecDeque::new(), 0_u8);
+        let mut at_client: Vec<(PacketId, QoS, u64)> = Vec::new();
+        let (mut waiting, mut next) = (std::collections::VecDeque::new(), 0_u64);
         for (step, pick) in steps {
             let qos = if step % 2 == 0 { QoS::AtLeastOnce } else { QoS::ExactlyOnce };
             if step < 2 || at_client.is_empty() {
@@ -104,7 +90,7 @@ proptest! {
                 }
                 while let Some((sending, delivery)) = outbound.poll_pending() {
                     let (qos, number) = waiting.pop_front().unwrap();
-                    prop_assert_eq!(delivery.message.payload[0], number);
+                    prop_assert_eq!(number_of(&delivery.message), number);
                     at_client.push((sending.packet_id.unwrap(), qos, number));
                 }
             }
@@ -113,7 +99,7 @@ proptest! {
         let lost = outbound.take_lost();
         let kept = outbound.take_in_flight();
 
-        let mut expected: Vec<u8> =
+        let mut expected: Vec<u64> =
             at_client.iter().filter(|(_, qos, _)| *qos == QoS::AtLeastOnce).map(|(_, _, number)| *number).collect();
         expected.extend(waiting.iter().map(|(_, number)| *number));
         prop_assert_eq!(numbers(&lost.deliveries), expected);

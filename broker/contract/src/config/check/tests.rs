@@ -1,0 +1,117 @@
+use super::*;
+use crate::config::{Listener, Listeners, Protocol};
+
+fn parse(yaml: &str) -> Result<Config, String> {
+    serde_saphyr::from_str(yaml).map_err(|error| error.to_string())
+}
+
+#[test]
+fn an_empty_file_is_the_standalone_broker() {
+    let config = parse("{}").unwrap();
+
+    config.check().unwrap();
+    assert_eq!(config.listeners.0[0].address, "127.0.0.1:1883");
+    assert_eq!(config.admin.address, "127.0.0.1:8080");
+    assert_eq!(config.partitioning(), (32, 16));
+}
+
+#[test]
+fn every_config_in_the_manual_is_valid() {
+    let manual = include_str!("../../../../../docs/running.md");
+    let mut blocks = Vec::new();
+    let mut lines = manual.lines();
+    while let Some(line) = lines.next() {
+        if line.trim_start() == "```yaml" {
+            let block: Vec<_> = lines.by_ref().take_while(|line| line.trim_start() != "```").collect();
+            blocks.push(block.join("\n"));
+        }
+    }
+
+    let configs: Vec<_> = blocks.iter().map(|block| parse(block).unwrap()).collect();
+
+    assert!(configs.iter().all(|config| config.check() == Ok(())));
+    assert!(configs.iter().any(|config| !config.shared_subscriptions.groups.is_empty()));
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name_and_place() {
+    let error = parse("limits:\n  maximumPacketByte: 12\n").unwrap_err();
+
+    assert!(error.contains("maximumPacketByte"), "{error}");
+    assert!(error.contains('2'), "names the line: {error}");
+}
+
+#[test]
+fn a_listener_beyond_loopback_needs_a_decision_about_access() {
+    let listener = Listener { name: "lan".into(), protocol: Protocol::Mqtt, address: "0.0.0.0:1883".into() };
+    let mut config = Config { listeners: Listeners(vec![listener]), ..Config::default() };
+
+    assert!(matches!(config.check(), Err(ConfigError::OpenListener { .. })));
+    config.auth.anonymous = true;
+    assert_eq!(config.check(), Ok(()));
+}
+
+#[test]
+fn a_number_or_name_that_cannot_work_is_refused_by_its_key() {
+    let cases = [
+        ("limits: {mailboxBytes: 0}", "limits.mailboxBytes"),
+        ("limits: {mailboxMessages: 0}", "limits.mailboxMessages"),
+        ("limits: {subscriptions: 0}", "limits.subscriptions"),
+        ("limits: {inFlight: 0}", "limits.inFlight"),
+        ("limits: {maximumPacketBytes: 127}", "limits.maximumPacketBytes"),
+        ("limits: {retainedBytes: 0}", "limits.retainedBytes"),
+        ("sessions: {maxExpirySecs: 0}", "sessions.maxExpirySecs"),
+        ("mqtt: {maximumKeepAliveSecs: 0}", "mqtt.maximumKeepAliveSecs"),
+        ("mqtt: {sysIntervalSecs: 86401}", "mqtt.sysIntervalSecs"),
+        ("mqtt: {responseInformation: ''}", "mqtt.responseInformation"),
+        ("member: ''", "member"),
+        ("member: 'b 0'", "member"),
+        ("member: ../b", "member"),
+        ("cluster: a/b", "cluster"),
+        ("coordination: kubernetes\nmember: B-0", "member"),
+        ("coordination: kubernetes\nmember: b-", "member"),
+        ("coordination: kubernetes\nmember: b.0", "member"),
+    ];
+
+    for (yaml, key) in cases {
+        let error = parse(yaml).unwrap().check().unwrap_err().to_string();
+        assert!(error.starts_with(key), "{yaml}: {error}");
+    }
+    assert_eq!(parse("member: My_Host.local").unwrap().check(), Ok(()));
+}
+
+#[test]
+fn a_name_that_two_listeners_have_is_told() {
+    let text = "listeners: [{name: lan, protocol: mqtt, address: '127.0.0.1:1'},\
+                {name: lan, protocol: mqtt, address: '127.0.0.1:2'}]";
+
+    let error = parse(text).unwrap().check().unwrap_err().to_string();
+
+    assert!(error.contains("'lan'"), "{error}");
+}
+
+#[test]
+fn leases_need_kafka_and_peers() {
+    let config = parse("coordination: kubernetes\n").unwrap();
+
+    assert!(matches!(config.check(), Err(ConfigError::Missing { key: "kafka", .. })));
+}
+
+#[test]
+fn a_bound_of_what_is_not_retained_is_refused() {
+    let cluster = "coordination: kubernetes\nkafka: {bootstrapServers: 'kafka:9092'}\n\
+                   peers: {tls: {caFile: a, certificateFile: b, keyFile: c}}\nauth: {anonymous: true}\n";
+    let bounded = format!("{cluster}limits: {{retainedBytes: 1000}}\n");
+
+    assert_eq!(parse(cluster).unwrap().check(), Ok(()));
+    let error = parse(&bounded).unwrap().check().unwrap_err();
+    assert!(matches!(error, ConfigError::Conflict { key: "limits.retainedBytes", .. }), "{error}");
+}
+
+#[test]
+fn lease_timings_that_could_overlap_are_refused() {
+    let config =
+        parse("membership: {renewIntervalSecs: 2, stopAfterSecs: 4, leaseDurationSecs: 9}\n").unwrap();
+
+    assert!(matches!(config.check(), Err(ConfigError::Conflict { key: "membership", .. })));
+}
