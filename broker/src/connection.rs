@@ -34,7 +34,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use subscriptions::SubscriptionWork;
 use tidemill_codec::Codec;
-use tidemill_core::attach::{Detach, SessionLifetime};
+use tidemill_core::attach::Detach;
 use tidemill_core::packet::{Answer, Disconnect, Packet, PublishPacket, ReasonCode, Will, reason_string};
 use tidemill_core::partition::Offset;
 use tidemill_core::session::inbound::Inbound;
