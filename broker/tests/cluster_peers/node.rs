@@ -3,7 +3,7 @@
 use super::network::{Authority, Identity, Proxy};
 use super::surroundings::{FakeCoordination, Seen, Surroundings};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_broker::cluster::node::{ClusterNode, LocalParts, PeerAccess};
@@ -15,7 +15,7 @@ use tidemill_broker::cluster::{
 use tidemill_core::member::{Incarnation, Member, MemberEpoch, MemberId, OwnerEpoch};
 use tidemill_core::message::Message;
 use tidemill_core::packet::QoS;
-use tidemill_core::partition::{Partition, PartitionGroup, Partitioning};
+use tidemill_core::partition::{Partition, Partitioning};
 use tidemill_core::record::{Origin, Record, RecordBody};
 use tidemill_core::topic::{TopicFilter, TopicName};
 use tokio::net::TcpListener;

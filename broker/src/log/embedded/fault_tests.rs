@@ -3,7 +3,6 @@
 use super::fixture::{PARTITION, Plan, Scene, append, partitioning, start, texts};
 use super::*;
 use crate::log::AppendError;
-use bytes::Bytes;
 use std::sync::mpsc;
 
 #[tokio::test]

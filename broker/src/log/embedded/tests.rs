@@ -1,5 +1,6 @@
-use super::fixture::{PARTITION, Scene, append, partitioning, read_all, start, texts};
+use super::fixture::{PARTITION, Scene, append, partitioning, read_all, texts};
 use super::*;
+use crate::log::ReadEvent;
 use crate::log::state::{CommitOutcome, StateWrite};
 use bytes::Bytes;
 
