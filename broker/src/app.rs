@@ -4,7 +4,7 @@
 mod data_path;
 mod descriptors;
 
-pub use data_path::{DataPath, Foundation, Wiring};
+pub use data_path::{DataPath, Foundation, PeerWiring, Wiring};
 
 use crate::admin::{Admin, AdminError, AdminParts};
 use crate::connection::{ConnectionThreads, Services, default_count};

@@ -6,7 +6,7 @@ mod counts;
 mod membership;
 mod storage;
 
-use crate::app::{self, DataPath, Foundation, Running, StartError, Wiring};
+use crate::app::{self, DataPath, Foundation, PeerWiring, Running, StartError, Wiring};
 use crate::cluster::Coordination;
 use crate::cluster::node::{ClusterNode, LocalParts};
 use crate::cluster::peer::handshake::LinkTerms;
@@ -88,6 +88,7 @@ fn wire(
         partitioning: data_path.partitioning,
         packet_bytes_max: usize::try_from(config.limits.maximum_packet_bytes).unwrap_or(usize::MAX),
     };
+    let has_peers = peers.is_some();
     let node = ClusterNode::new(terms, Arc::clone(&coordination), durable_gate);
     link_membership(&node);
     let view = coordination.view();
@@ -123,8 +124,10 @@ fn wire(
     let links = Arc::clone(node.links());
     Ok(Wiring {
         owner: Arc::new(node.directory().clone()),
-        exchange: Arc::new(node.exchange().clone()),
-        forwarder: Arc::clone(node.forwards()) as _,
+        peers: has_peers.then(|| PeerWiring {
+            exchange: Arc::new(node.exchange().clone()),
+            forwarder: Arc::clone(node.forwards()) as _,
+        }),
         view,
         waiting_for,
         is_reachable: Arc::new(move |member| links.to(member).is_some()),

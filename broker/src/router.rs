@@ -41,7 +41,6 @@ pub struct Router {
     /// Partitions whose durable routes are not known: they count as matching everything.
     unknown_partitions: AtomicU64,
     known: Mutex<KnownRoutes>,
-    announced: Mutex<Announced>,
     shared: Groups,
     links: OnceLock<Links>,
     /// Counts the QoS 2 publishes of this incarnation.
@@ -50,7 +49,9 @@ pub struct Router {
     retained: OnceLock<Retained>,
 }
 
+/// The way to the peers; a broker that can have none keeps no account of what they are told.
 struct Links {
+    announced: Mutex<Announced>,
     exchange: Arc<dyn RouteExchange>,
     forwarder: Arc<dyn Forwarder>,
 }
@@ -68,7 +69,6 @@ impl Router {
             tables: Tables::new(),
             unknown_partitions: AtomicU64::new(unknown),
             known: Mutex::new(KnownRoutes::default()),
-            announced: Mutex::new(Announced::default()),
             shared: Groups::default(),
             links: OnceLock::new(),
             exactly_once: AtomicU64::new(0),
@@ -78,7 +78,7 @@ impl Router {
 
     /// Connects the router with the peers. Once, before the first client; without it there are none.
     pub fn connect(&self, exchange: Arc<dyn RouteExchange>, forwarder: Arc<dyn Forwarder>) {
-        let is_first = self.links.set(Links { exchange, forwarder }).is_ok();
+        let is_first = self.links.set(Links { announced: Mutex::default(), exchange, forwarder }).is_ok();
         debug_assert!(is_first, "a router is connected once");
     }
 

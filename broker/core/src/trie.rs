@@ -8,7 +8,7 @@ use keys::{Insertion, Keys, Removal};
 use node::Node;
 use std::collections::HashMap;
 use std::fmt;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, Hash};
 
 /// A set of pairs of topic filter and key that finds the keys of all filters that match a topic.
 ///
@@ -16,7 +16,7 @@ use std::hash::BuildHasher;
 /// wildcards are in a trie of levels. Memory is given back when filters go. The hasher comes from the caller, seeded
 /// where clients choose the filters; no order depends on it.
 pub struct FilterTrie<K, S> {
-    exact: HashMap<Box<str>, Keys<K>, S>,
+    exact: HashMap<TopicFilter, Keys<K>, S>,
     wildcard: Node<K, S>,
     pairs: usize,
     filters: usize,
@@ -50,21 +50,17 @@ impl<K: Ord, S: BuildHasher + Clone> FilterTrie<K, S> {
     /// Whether `filter` has a key.
     #[must_use]
     pub fn contains_filter(&self, filter: &TopicFilter) -> bool {
-        if filter.has_wildcard() {
-            self.wildcard.contains(filter)
-        } else {
-            self.exact.contains_key(filter.as_str())
-        }
+        if filter.has_wildcard() { self.wildcard.contains(filter) } else { self.exact.contains_key(filter) }
     }
 
     /// Adds `key` to `filter`; false if it was there.
     pub fn insert(&mut self, filter: &TopicFilter, key: K) -> bool {
         let insertion = if filter.has_wildcard() {
             self.wildcard.insert(filter, key, self.exact.hasher())
-        } else if let Some(keys) = self.exact.get_mut(filter.as_str()) {
+        } else if let Some(keys) = self.exact.get_mut(filter) {
             keys.insert(key)
         } else {
-            self.exact.insert(filter.as_str().into(), Keys::One(key));
+            self.exact.insert(filter.clone(), Keys::One(key));
             Insertion::First
         };
         match insertion {
@@ -108,10 +104,10 @@ impl<K: Ord, S: BuildHasher + Clone> FilterTrie<K, S> {
     }
 
     fn remove_exact(&mut self, filter: &TopicFilter, key: &K) -> Removal {
-        let Some(keys) = self.exact.get_mut(filter.as_str()) else { return Removal::Absent };
+        let Some(keys) = self.exact.get_mut(filter) else { return Removal::Absent };
         let removal = keys.remove(key);
         if removal == Removal::WasLast {
-            self.exact.remove(filter.as_str());
+            self.exact.remove(filter);
             shrink(&mut self.exact);
         }
         removal
@@ -125,7 +121,7 @@ impl<K, S> fmt::Debug for FilterTrie<K, S> {
 }
 
 /// Gives memory back once three quarters of a map are unused; the distance to the half that is left keeps it cheap.
-fn shrink<V, S: BuildHasher>(map: &mut HashMap<Box<str>, V, S>) {
+fn shrink<N: Eq + Hash, V, S: BuildHasher>(map: &mut HashMap<N, V, S>) {
     if map.len() < map.capacity() / 4 {
         map.shrink_to(map.len() * 2);
     }

@@ -50,10 +50,8 @@ pub struct DataPath {
 pub struct Wiring {
     /// The owners of all sessions.
     pub owner: Arc<dyn OwnerSide>,
-    /// Tells peers about routes.
-    pub exchange: Arc<dyn RouteExchange>,
-    /// Sends messages to peers.
-    pub forwarder: Arc<dyn Forwarder>,
+    /// The other brokers; `None` where there cannot be any.
+    pub peers: Option<PeerWiring>,
     /// The cluster as this broker sees it.
     pub view: watch::Receiver<Arc<ClusterView>>,
     /// What readiness still waits for, beside listeners, validity and routes of partitions. Called at each `/readyz`.
@@ -64,6 +62,14 @@ pub struct Wiring {
     pub leave: BoxFuture<'static, ()>,
     /// Completes with the reason when the process must exit: the membership ended, an owner or a link panicked.
     pub failed: BoxFuture<'static, String>,
+}
+
+/// How the router reaches the other brokers.
+pub struct PeerWiring {
+    /// Tells them about routes.
+    pub exchange: Arc<dyn RouteExchange>,
+    /// Sends them messages.
+    pub forwarder: Arc<dyn Forwarder>,
 }
 
 impl DataPath {
@@ -82,7 +88,9 @@ impl DataPath {
 
     /// Connects router and registry with what was built around them: connections may begin.
     pub(super) fn connect(&self, config: &Config, wiring: &Wiring) -> Arc<Services> {
-        self.router.connect(Arc::clone(&wiring.exchange), Arc::clone(&wiring.forwarder));
+        if let Some(PeerWiring { exchange, forwarder }) = &wiring.peers {
+            self.router.connect(Arc::clone(exchange), Arc::clone(forwarder));
+        }
         self.registry.connect(Arc::clone(&wiring.owner));
         let features = Services::features_of(config);
         if features.retained {

@@ -1,11 +1,12 @@
 //! Local receivers, and what peers are told about them.
 
-use super::Router;
 use super::tables::{Entry, Receiver};
+use super::{Links, Router};
 use crate::cluster::{LiveClass, Route, RouteChange};
 use crate::mailbox::Mailbox;
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use parking_lot::MutexGuard;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tidemill_core::packet::SubscriptionOptions;
@@ -30,23 +31,38 @@ pub struct LiveSubscription {
 #[derive(Debug, Default)]
 pub(super) struct Announced(HashMap<(TopicFilter, LiveClass), usize>);
 
-impl Announced {
-    fn add(&mut self, filter: &TopicFilter, class: LiveClass, changes: &mut Vec<RouteChange>) {
-        let count = self.0.entry((filter.clone(), class)).or_insert(0);
+/// What peers will be told. Holds the lock until it is sent, so that they see changes in the order in which they were made.
+struct Announcement<'a> {
+    announced: MutexGuard<'a, Announced>,
+    changes: Vec<RouteChange>,
+    links: &'a Links,
+}
+
+impl Announcement<'_> {
+    fn add(&mut self, filter: &TopicFilter, class: LiveClass) {
+        let count = self.announced.0.entry((filter.clone(), class)).or_insert(0);
         *count += 1;
         if *count == 1 {
-            changes.push(RouteChange::Add(Route::Live { filter: filter.clone(), class }));
+            self.changes.push(RouteChange::Add(Route::Live { filter: filter.clone(), class }));
         }
     }
 
-    fn remove(&mut self, filter: &TopicFilter, class: LiveClass, changes: &mut Vec<RouteChange>) {
+    fn remove(&mut self, filter: &TopicFilter, class: LiveClass) {
         let key = (filter.clone(), class);
-        let Some(count) = self.0.get_mut(&key) else { return };
+        let Some(count) = self.announced.0.get_mut(&key) else { return };
         *count -= 1;
         if *count == 0 {
-            self.0.remove(&key);
-            changes.push(RouteChange::Remove(Route::Live { filter: key.0, class }));
+            self.announced.0.remove(&key);
+            self.changes.push(RouteChange::Remove(Route::Live { filter: key.0, class }));
         }
+    }
+
+    /// Completes when those peers have heard that can be reached.
+    fn send(self) -> BoxFuture<'static, ()> {
+        if self.changes.is_empty() {
+            return futures::future::ready(()).boxed();
+        }
+        self.links.exchange.announce_live(self.changes)
     }
 }
 
@@ -58,23 +74,23 @@ impl Router {
         mailbox: &Arc<Mailbox>,
         subscriptions: Vec<LiveSubscription>,
     ) -> BoxFuture<'static, ()> {
-        let mut changes = Vec::new();
-        // Held until the changes are announced, so that peers see them in the order in which they were made.
-        let mut announced = self.announced.lock();
+        let mut announcement = self.announcement();
         for subscription in subscriptions {
             let LiveSubscription { filter, options, identifier, class, replaces } = subscription;
-            let receiver = Receiver { mailbox: Arc::clone(mailbox), options, identifier, class };
+            let receiver = Receiver::new(Arc::clone(mailbox), options, identifier, class);
             if self.tables.insert(&filter, Entry::Local(receiver)) {
                 self.metrics.add_subscriptions(1);
             }
-            if replaces != Some(class) {
-                announced.add(&filter, class, &mut changes);
+            if let Some(announcement) = &mut announcement
+                && replaces != Some(class)
+            {
+                announcement.add(&filter, class);
                 if let Some(former) = replaces {
-                    announced.remove(&filter, former, &mut changes);
+                    announcement.remove(&filter, former);
                 }
             }
         }
-        self.announce(changes)
+        announcement.map_or_else(|| futures::future::ready(()).boxed(), Announcement::send)
     }
 
     /// Takes receivers away, each with the class it had.
@@ -83,17 +99,18 @@ impl Router {
         mailbox: &Arc<Mailbox>,
         filters: &[(TopicFilter, SubscriptionOptions, LiveClass)],
     ) {
-        let mut changes = Vec::new();
-        let mut announced = self.announced.lock();
+        let mut announcement = self.announcement();
         for (filter, options, class) in filters {
-            let receiver =
-                Receiver { mailbox: Arc::clone(mailbox), options: *options, identifier: None, class: *class };
+            let receiver = Receiver::new(Arc::clone(mailbox), *options, None, *class);
             if self.tables.remove(filter, &Entry::Local(receiver)) {
                 self.metrics.add_subscriptions(-1);
-                announced.remove(filter, *class, &mut changes);
+                if let Some(announcement) = &mut announcement {
+                    announcement.remove(filter, *class);
+                }
             }
         }
-        drop(self.announce(changes));
+        // Nobody waits until the peers have heard.
+        drop(announcement.map(Announcement::send));
     }
 
     /// Adds a receiver that peers do not hear of: for the broker itself.
@@ -103,23 +120,25 @@ impl Router {
         filter: &TopicFilter,
         options: SubscriptionOptions,
     ) {
-        let receiver =
-            Receiver { mailbox: Arc::clone(mailbox), options, identifier: None, class: LiveClass::AnyQos };
+        let receiver = Receiver::new(Arc::clone(mailbox), options, None, LiveClass::AnyQos);
         self.tables.insert(filter, Entry::Local(receiver));
     }
 
     /// All live routes that this broker has announced, in no particular order.
     #[must_use]
     pub fn announced_live(&self) -> Vec<Route> {
-        let announced = self.announced.lock();
-        let routes = announced.0.keys().map(|(filter, class)| (filter.clone(), *class));
-        routes.map(|(filter, class)| Route::Live { filter, class }).collect()
+        let Some(links) = self.links.get() else { return Vec::new() };
+        let announced = links.announced.lock();
+        announced
+            .0
+            .keys()
+            .map(|(filter, class)| Route::Live { filter: filter.clone(), class: *class })
+            .collect()
     }
 
-    fn announce(&self, changes: Vec<RouteChange>) -> BoxFuture<'static, ()> {
-        match self.links.get() {
-            Some(links) if !changes.is_empty() => links.exchange.announce_live(changes),
-            Some(_) | None => futures::future::ready(()).boxed(),
-        }
+    /// For changes of live routes, if there is somebody to tell.
+    fn announcement(&self) -> Option<Announcement<'_>> {
+        let links = self.links.get()?;
+        Some(Announcement { announced: links.announced.lock(), changes: Vec::new(), links })
     }
 }

@@ -5,6 +5,7 @@ use super::tables::{Entry, MatchVersion, Receiver, Tables};
 use crate::cluster::LiveClass;
 use crate::mailbox::Mailbox;
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use tidemill_core::member::MemberId;
 use tidemill_core::packet::QoS;
@@ -67,9 +68,9 @@ impl Matches {
         let mut durable = 0;
         let version = tables.for_each_match(topic, |entry| match entry {
             Entry::Local(receiver) => gather(&mut local, receiver, publisher),
-            Entry::Peer(member, class) => {
-                let known = peers.entry(member.clone()).or_insert(*class);
-                *known = (*known).min(*class);
+            Entry::Peer(route) => {
+                let known = peers.entry(route.member.clone()).or_insert(route.class);
+                *known = (*known).min(route.class);
             }
             Entry::Durable(partition) => durable |= 1_u64 << (partition.0 % 64),
             Entry::Shared(group) => groups.push(Arc::clone(group)),
@@ -90,7 +91,7 @@ struct Gathered {
 
 fn gather(local: &mut BTreeMap<u64, Gathered>, receiver: &Receiver, publisher: Publisher) {
     let id = receiver.mailbox.id();
-    if receiver.options.no_local && publisher == Publisher::Connection(id) {
+    if receiver.no_local && publisher == Publisher::Connection(id) {
         return;
     }
     let gathered = local.entry(id).or_insert_with(|| Gathered {
@@ -100,11 +101,11 @@ fn gather(local: &mut BTreeMap<u64, Gathered>, receiver: &Receiver, publisher: P
         retain_as_published: false,
         identifiers: Vec::new(),
     });
-    gathered.qos = gathered.qos.max(receiver.options.qos);
+    gathered.qos = gathered.qos.max(receiver.qos);
     // One subscription above QoS 0 of a persistent session brings the message by its queue.
     gathered.class = gathered.class.max(receiver.class);
-    gathered.retain_as_published |= receiver.options.retain_as_published;
-    gathered.identifiers.extend(receiver.identifier);
+    gathered.retain_as_published |= receiver.retain_as_published;
+    gathered.identifiers.extend(receiver.identifier.map(NonZeroU32::get));
 }
 
 impl Gathered {
@@ -259,16 +260,14 @@ mod tests {
 
     fn apply(step: &Step, tables: &Tables, model: &mut Model, mailboxes: &[Arc<Mailbox>]) {
         let filter_of = |number: usize| TopicFilter::parse(FILTERS[number]).unwrap();
-        let receiver = |client: usize, qos: u8, no_local: bool, identifier: Option<u32>| Receiver {
-            mailbox: Arc::clone(&mailboxes[client]),
-            options: SubscriptionOptions {
+        let receiver = |client: usize, qos: u8, no_local: bool, identifier: Option<u32>| {
+            let options = SubscriptionOptions {
                 qos: QoS::from_number(qos).unwrap(),
                 no_local,
                 retain_as_published: false,
                 retain_handling: RetainHandling::Send,
-            },
-            identifier,
-            class: class_of(client, qos),
+            };
+            Receiver::new(Arc::clone(&mailboxes[client]), options, identifier, class_of(client, qos))
         };
         match *step {
             Step::Subscribe { client, filter, qos, no_local, identifier } => {
@@ -280,7 +279,7 @@ mod tests {
                 model.local.remove(&(client, filter));
             }
             Step::Peer { is_there, number, filter, class } => {
-                let entry = Entry::Peer(MemberId::new(&format!("peer-{number}")), class);
+                let entry = Entry::peer(&MemberId::new(&format!("peer-{number}")), class);
                 if is_there {
                     tables.insert(&filter_of(filter), entry);
                     model.peers.insert((number, filter, class));

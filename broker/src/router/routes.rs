@@ -25,13 +25,13 @@ impl Router {
             match change {
                 RouteChange::Add(Route::Live { filter, class }) => {
                     known.peers.entry(member.clone()).or_default().insert((filter.clone(), *class));
-                    self.tables.insert(filter, Entry::Peer(member.clone(), *class));
+                    self.tables.insert(filter, Entry::peer(member, *class));
                 }
                 RouteChange::Remove(Route::Live { filter, class }) => {
                     if let Some(routes) = known.peers.get_mut(member) {
                         routes.remove(&(filter.clone(), *class));
                     }
-                    self.tables.remove(filter, &Entry::Peer(member.clone(), *class));
+                    self.tables.remove(filter, &Entry::peer(member, *class));
                 }
                 RouteChange::Add(Route::Durable { partition, filter }) => {
                     self.add_durable(&mut known, *partition, filter);
@@ -48,10 +48,10 @@ impl Router {
         let mut known = self.known.lock();
         let former = known.peers.remove(member).unwrap_or_default();
         for (filter, class) in former.difference(&routes) {
-            self.tables.remove(filter, &Entry::Peer(member.clone(), *class));
+            self.tables.remove(filter, &Entry::peer(member, *class));
         }
         for (filter, class) in routes.difference(&former) {
-            self.tables.insert(filter, Entry::Peer(member.clone(), *class));
+            self.tables.insert(filter, Entry::peer(member, *class));
         }
         if !routes.is_empty() {
             known.peers.insert(member.clone(), routes);

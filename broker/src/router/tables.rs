@@ -9,22 +9,46 @@ use crate::mailbox::Mailbox;
 use parking_lot::RwLock;
 use std::cmp::Ordering as Order;
 use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidemill_core::member::MemberId;
-use tidemill_core::packet::SubscriptionOptions;
+use tidemill_core::packet::{QoS, SubscriptionOptions};
 use tidemill_core::partition::Partition;
 use tidemill_core::topic::{TopicFilter, TopicName};
 use tidemill_core::trie::FilterTrie;
 
 const SHARDS: usize = 64;
 
-/// One local receiver of one filter.
+/// One local receiver of one filter. Two words, because there are millions.
 #[derive(Debug, Clone)]
 pub(super) struct Receiver {
     pub(super) mailbox: Arc<Mailbox>,
-    pub(super) options: SubscriptionOptions,
-    pub(super) identifier: Option<u32>,
+    /// 0 is no identifier, and no client may send it (MQTT-3.8.2.1.2).
+    pub(super) identifier: Option<NonZeroU32>,
+    pub(super) qos: QoS,
+    pub(super) no_local: bool,
+    pub(super) retain_as_published: bool,
+    pub(super) class: LiveClass,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        mailbox: Arc<Mailbox>,
+        options: SubscriptionOptions,
+        identifier: Option<u32>,
+        class: LiveClass,
+    ) -> Self {
+        let SubscriptionOptions { qos, no_local, retain_as_published, retain_handling: _ } = options;
+        let identifier = identifier.and_then(NonZeroU32::new);
+        Self { mailbox, identifier, qos, no_local, retain_as_published, class }
+    }
+}
+
+/// One peer, and what it wants.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PeerRoute {
+    pub(super) member: MemberId,
     pub(super) class: LiveClass,
 }
 
@@ -32,16 +56,21 @@ pub(super) struct Receiver {
 #[derive(Debug, Clone)]
 pub(super) enum Entry {
     Local(Receiver),
-    Peer(MemberId, LiveClass),
+    /// Apart, so that it does not make every entry larger.
+    Peer(Box<PeerRoute>),
     Durable(Partition),
     Shared(Arc<ShareGroup>),
 }
 
 impl Entry {
-    fn key(&self) -> (u8, u64, Option<(&MemberId, LiveClass)>) {
+    pub(super) fn peer(member: &MemberId, class: LiveClass) -> Self {
+        Self::Peer(Box::new(PeerRoute { member: member.clone(), class }))
+    }
+
+    fn key(&self) -> (u8, u64, Option<&PeerRoute>) {
         match self {
             Self::Local(receiver) => (0, receiver.mailbox.id(), None),
-            Self::Peer(member, class) => (1, 0, Some((member, *class))),
+            Self::Peer(route) => (1, 0, Some(route)),
             Self::Durable(partition) => (2, u64::from(partition.0), None),
             Self::Shared(group) => (3, u64::from(group.id().0), None),
         }
@@ -153,5 +182,15 @@ impl Tables {
 
     fn shard_number(&self, text: &str) -> usize {
         usize::try_from(self.hasher.hash_one(text) >> 32).unwrap_or(0) % SHARDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_takes_two_words() {
+        assert_eq!(size_of::<Entry>(), 16);
     }
 }

@@ -4,16 +4,24 @@ use crate::attach::StoredSubscription;
 use crate::packet::SubscriptionOptions;
 use crate::topic::{SharedFilter, SubscriptionTarget, TopicFilter};
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 
 /// The subscriptions of one session: one for each filter, and one for each shared filter.
 ///
 /// Invariant: at most `maximum` in all.
 #[derive(Debug, Clone)]
 pub struct Subscriptions {
-    filters: BTreeMap<TopicFilter, (SubscriptionOptions, Option<u32>)>,
+    filters: BTreeMap<TopicFilter, Kept>,
     /// Most sessions have none. What a shared subscription asks for is known to its group.
     shared: BTreeSet<SharedFilter>,
     maximum: usize,
+}
+
+/// How one filter is subscribed. One word, because there are millions; no client may send the identifier 0.
+#[derive(Debug, Clone, Copy)]
+struct Kept {
+    options: SubscriptionOptions,
+    identifier: Option<NonZeroU32>,
 }
 
 /// What became of a plain subscription.
@@ -42,14 +50,15 @@ impl Subscriptions {
         options: SubscriptionOptions,
         identifier: Option<u32>,
     ) -> Subscribed {
-        if let Some(old) = self.filters.get_mut(&filter) {
-            let (before, _) = std::mem::replace(old, (options, identifier));
-            return Subscribed::Replaced(before);
+        let new = Kept { options, identifier: identifier.and_then(NonZeroU32::new) };
+        if let Some(kept) = self.filters.get_mut(&filter) {
+            let former = std::mem::replace(kept, new);
+            return Subscribed::Replaced(former.options);
         }
         if self.len() >= self.maximum {
             return Subscribed::QuotaExceeded;
         }
-        self.filters.insert(filter, (options, identifier));
+        self.filters.insert(filter, new);
         Subscribed::New
     }
 
@@ -63,7 +72,7 @@ impl Subscriptions {
 
     /// Takes a plain subscription away; its options if it was there.
     pub fn remove(&mut self, filter: &TopicFilter) -> Option<SubscriptionOptions> {
-        self.filters.remove(filter).map(|(options, _)| options)
+        self.filters.remove(filter).map(|kept| kept.options)
     }
 
     /// Takes a shared subscription away; false if it was not there.
@@ -74,7 +83,8 @@ impl Subscriptions {
     /// The subscription to `filter`, if there is one.
     #[must_use]
     pub fn get(&self, filter: &TopicFilter) -> Option<StoredSubscription> {
-        let (options, identifier) = *self.filters.get(filter)?;
+        let Kept { options, identifier } = *self.filters.get(filter)?;
+        let identifier = identifier.map(NonZeroU32::get);
         Some(StoredSubscription { target: SubscriptionTarget::Filter(filter.clone()), options, identifier })
     }
 
@@ -95,7 +105,7 @@ impl Subscriptions {
 
     /// The plain subscriptions with their options, in filter order.
     pub fn iter(&self) -> impl Iterator<Item = (&TopicFilter, SubscriptionOptions)> {
-        self.filters.iter().map(|(filter, (options, _))| (filter, *options))
+        self.filters.iter().map(|(filter, kept)| (filter, kept.options))
     }
 
     /// The shared subscriptions, in order.

@@ -9,15 +9,15 @@ const FEW_MAX: usize = 32;
 /// At this size a tree becomes a list again; below [`FEW_MAX`], so that one key at the edge does not convert each time.
 const FEW_AGAIN: usize = 16;
 
-/// At least one key, ascending.
+/// At least one key, ascending. As large as one key, if that is a pointer and something: most filters have one receiver.
 #[derive(Debug)]
+#[allow(clippy::box_collection, reason = "in line they would make the keys of every filter larger")]
 pub(super) enum Keys<K> {
-    /// Most filters have one receiver.
     One(K),
     /// Up to [`FEW_MAX`], sorted.
-    Few(Vec<K>),
+    Few(Box<Vec<K>>),
     /// More.
-    Many(BTreeSet<K>),
+    Many(Box<BTreeSet<K>>),
 }
 
 /// What an insertion did.
@@ -47,19 +47,17 @@ impl<K: Ord> Keys<K> {
         match self {
             Self::One(one) if *one == key => return Insertion::Present,
             Self::One(_) => {
-                let mut few = Vec::with_capacity(2);
-                if let Self::One(one) = mem::replace(self, Self::Few(Vec::new())) {
-                    few.push(one);
+                let both = Self::Few(Box::new(Vec::with_capacity(2)));
+                if let (Self::One(one), Self::Few(few)) = (mem::replace(self, both), self) {
+                    few.extend([one, key]);
+                    few.sort_unstable();
                 }
-                few.push(key);
-                few.sort_unstable();
-                *self = Self::Few(few);
             }
             Self::Few(few) => {
                 let Err(place) = few.binary_search(&key) else { return Insertion::Present };
                 few.insert(place, key);
                 if few.len() > FEW_MAX {
-                    *self = Self::Many(mem::take(few).into_iter().collect());
+                    *self = Self::Many(Box::new(mem::take(&mut **few).into_iter().collect()));
                 }
             }
             Self::Many(many) => {
@@ -87,7 +85,7 @@ impl<K: Ord> Keys<K> {
                     return Removal::Absent;
                 }
                 if many.len() <= FEW_AGAIN {
-                    *self = Self::Few(mem::take(many).into_iter().collect());
+                    *self = Self::Few(Box::new(mem::take(&mut **many).into_iter().collect()));
                 }
             }
         }
