@@ -118,10 +118,10 @@ impl Record {
         writer.finish()
     }
 
-    /// Bytes it holds in a queue: its message and who published it, without bookkeeping.
+    /// Bytes it holds in a queue: its message and who published it.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.message.bytes() + self.message.publisher.len()
+    pub fn held_bytes(&self) -> usize {
+        self.message.held_bytes() + self.message.publisher.len()
     }
 
     /// Reads a record of any format ever released. Payload and texts share the memory of `bytes`.

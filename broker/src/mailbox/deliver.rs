@@ -64,7 +64,7 @@ impl Mailbox {
         if !inner.takes_messages() {
             return;
         }
-        if self.context.limits.are_reached(&inner, delivery.message.bytes()) {
+        if self.context.limits.are_reached(&inner, delivery.message.held_bytes()) {
             return self.handle_full(inner, delivery.qos);
         }
         self.take(&mut inner, delivery, Source::Live, turn);
@@ -147,7 +147,7 @@ impl Mailbox {
         }
         let limits = self.context.limits;
         let half = MailboxLimits { messages: limits.messages.div_ceil(2), bytes: limits.bytes / 2 };
-        if half.are_reached(&inner, delivery.message.bytes()) {
+        if half.are_reached(&inner, delivery.message.held_bytes()) {
             inner.is_room_awaited = true;
             return false;
         }

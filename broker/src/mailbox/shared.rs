@@ -45,7 +45,7 @@ impl Mailbox {
         if !inner.takes_messages() {
             return Offer::Closed;
         }
-        if self.context.limits.are_reached(&inner, delivery.message.bytes()) {
+        if self.context.limits.are_reached(&inner, delivery.message.held_bytes()) {
             return Offer::Full;
         }
         self.take(&mut inner, delivery, Source::Shared(share), turn);

@@ -122,7 +122,7 @@ impl Outbound {
     }
 
     fn push_pending(&mut self, delivery: OutgoingDelivery) {
-        self.pending_bytes += delivery.message.bytes();
+        self.pending_bytes += delivery.message.held_bytes();
         self.pending.push_back(delivery);
     }
 
@@ -136,7 +136,7 @@ impl Outbound {
         if self.pending.is_empty() && self.pending.capacity() > 64 {
             self.pending = VecDeque::new();
         }
-        self.pending_bytes -= delivery.message.bytes();
+        self.pending_bytes -= delivery.message.held_bytes();
         let OutgoingDelivery { qos, sent_as, source, .. } = delivery;
         let packet_id = self.begin(qos, sent_as, source, self.keeps(source).then(|| delivery.clone()));
         Some((Sending { qos, packet_id: Some(packet_id), dup: sent_as.is_some() }, delivery))

@@ -24,7 +24,7 @@ impl Backlog {
 
     /// Adds the newest message. Returns how many old ones gave way.
     pub fn push(&mut self, message: Arc<Message>) -> usize {
-        self.bytes += message.bytes();
+        self.bytes += message.held_bytes();
         self.waiting.push_back(message);
         self.make_room()
     }
@@ -32,7 +32,7 @@ impl Backlog {
     /// Adds messages, in order, that are older than all that wait. Returns how many gave way.
     pub fn push_older(&mut self, older: impl DoubleEndedIterator<Item = Arc<Message>>) -> usize {
         for message in older.rev() {
-            self.bytes += message.bytes();
+            self.bytes += message.held_bytes();
             self.waiting.push_front(message);
         }
         self.make_room()
@@ -47,7 +47,7 @@ impl Backlog {
     /// Takes the message that is next.
     pub fn take_first(&mut self) -> Option<Arc<Message>> {
         let first = self.waiting.pop_front()?;
-        self.bytes -= first.bytes();
+        self.bytes -= first.held_bytes();
         if self.waiting.is_empty() {
             self.waiting = VecDeque::new();
         }
@@ -80,7 +80,7 @@ impl Backlog {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packet::QoS;
+    use crate::packet::{PublishProperties, QoS};
     use crate::topic::TopicName;
     use bytes::Bytes;
 
@@ -135,5 +135,23 @@ mod tests {
         assert_eq!(backlog.push(message(1)), 0);
         assert_eq!(backlog.push(message(2)), 1);
         assert_eq!(taken(&mut backlog), [2]);
+    }
+
+    /// Each takes 5 bytes of a packet, and much more of memory.
+    #[test]
+    fn empty_user_properties_count() {
+        let user_properties: Vec<_> = (0..1_000).map(|_| ("".into(), "".into())).collect();
+        let memory = size_of_val(&user_properties[..]);
+        let properties = PublishProperties { user_properties, ..PublishProperties::default() };
+        let message = Message { properties: Some(Box::new(properties)), ..Message::clone(&message(0)) };
+        let mut backlog = Backlog::new(100, 3 * memory);
+
+        let gone: usize = (0..10).map(|_| backlog.push(Arc::new(message.clone()))).sum();
+
+        assert_eq!(
+            (gone, backlog.len()),
+            (8, 2),
+            "three of them, topics and payloads included, are too much"
+        );
     }
 }

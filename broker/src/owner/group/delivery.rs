@@ -168,7 +168,7 @@ fn process(
 
 /// What a message adds to a frame, about.
 fn frame_bytes(hand_out: &HandOut) -> usize {
-    hand_out.record.bytes() + size_of::<u32>() * hand_out.interest.identifiers.len() + DELIVERY_BYTES
+    hand_out.record.held_bytes() + size_of::<u32>() * hand_out.interest.identifiers.len() + DELIVERY_BYTES
 }
 
 fn delivery(hand_out: HandOut) -> Delivery {

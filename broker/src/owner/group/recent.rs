@@ -28,11 +28,11 @@ impl Recent {
 
     /// Adds the record at the head; drops the oldest beyond the bounds.
     pub(super) fn push(&mut self, offset: Offset, record: Arc<Record>) {
-        self.bytes += record.bytes();
+        self.bytes += record.held_bytes();
         self.records.push_back((offset, record));
         while self.records.len() > RECORDS_MAX || self.bytes > BYTES_MAX {
             let Some((offset, record)) = self.records.pop_front() else { return };
-            self.bytes -= record.bytes();
+            self.bytes -= record.held_bytes();
             self.from = offset + 1;
         }
     }

@@ -69,7 +69,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             self.expired += 1;
             return;
         }
-        match queue.progress.take_at_head(offset, record.bytes()) {
+        match queue.progress.take_at_head(offset, record.held_bytes()) {
             Turn::HandOut { redelivery } => {
                 self.dirty.insert(slot);
                 let record = Arc::clone(record);
@@ -104,7 +104,8 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         let lost = queue.progress.lose_below(offset);
         let interest = queue.subscriptions.interest(&queue.id.name, offset, record);
         let is_expired = interest.is_some() && record.message.is_expired(now_ms);
-        let turn = queue.progress.take_behind(offset, record.bytes(), || interest.is_some() && !is_expired);
+        let turn =
+            queue.progress.take_behind(offset, record.held_bytes(), || interest.is_some() && !is_expired);
         let has_passed = missing <= offset && turn == Turn::Pass;
         if lost > 0 || matches!(turn, Turn::HandOut { .. }) {
             self.dirty.insert(slot);

@@ -327,7 +327,7 @@ impl Model {
     }
 
     fn outstanding_bytes(&self) -> usize {
-        self.outstanding.iter().map(|offset| self.log[offset].record().bytes()).sum()
+        self.outstanding.iter().map(|offset| self.log[offset].record().held_bytes()).sum()
     }
 
     fn take(&mut self) {

@@ -37,7 +37,7 @@ impl Outbound {
         let pending_bytes = &mut self.pending_bytes;
         self.pending.retain(|delivery| match delivery.source {
             Source::Shared(share) => {
-                *pending_bytes -= delivery.message.bytes();
+                *pending_bytes -= delivery.message.held_bytes();
                 deliveries.push(LostDelivery { share, message: delivery.message.clone() });
                 false
             }
