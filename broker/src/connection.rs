@@ -301,7 +301,11 @@ impl Connection {
         if !self.work.is_under_way() {
             self.drain_shared(&mut turn);
         }
-        turn.finish();
+        match outcome {
+            ControlFlow::Continue(()) => turn.finish_with_round(),
+            // Nothing of this connection must wait for a later turn.
+            ControlFlow::Break(_) => turn.finish(),
+        }
         Poll::Ready(outcome)
     }
 

@@ -58,6 +58,27 @@ async fn a_stalled_qos_0_subscriber_loses_messages_and_nobody_else_does() {
     assert!(numbers.is_sorted(), "what arrives is in order");
 }
 
+/// The bound is for what a client does not take, not for what one read from a publisher brings.
+#[tokio::test]
+async fn a_burst_beyond_the_bound_reaches_every_client_that_takes_it() {
+    const BURST: u16 = 5_000;
+    let broker = Broker::start_with("limits: {mailboxMessages: 50}\n").await;
+    let mut plain = Client::connect(broker.address(), Version::V3_1_1, "plain").await;
+    plain.subscribe(&[("t", QoS::AtMostOnce)]).await;
+    let mut member = Client::connect(broker.address(), Version::V3_1_1, "member").await;
+    member.subscribe(&[("$share/g/t", QoS::AtMostOnce)]).await;
+    let mut publisher = Client::connect(broker.address(), Version::V3_1_1, "publisher").await;
+    let publish = |number: u16| [&[0x30, 5, 0, 1, b't'][..], &number.to_be_bytes()].concat();
+
+    publisher.send_raw(&(0..BURST).flat_map(publish).collect::<Vec<_>>()).await;
+
+    for client in [&mut plain, &mut member] {
+        for number in 0..BURST {
+            assert_eq!(client.receive().await.message().2, number.to_be_bytes());
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_stalled_qos_1_subscriber_is_closed_and_the_publisher_goes_on() {
     let broker = Broker::start_with("limits: {mailboxMessages: 50}\n").await;

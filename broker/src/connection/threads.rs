@@ -2,6 +2,7 @@
 
 use super::Services;
 use super::sweep::sweep_thread;
+use crate::mailbox::{begin_rounds, finish_round};
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -38,10 +39,11 @@ impl ConnectionThreads {
         let stop = CancellationToken::new();
         let (mut handles, mut joins) = (Vec::new(), Vec::new());
         for number in 0..count {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
+            let runtime = Builder::new_current_thread().enable_all().on_thread_park(finish_round).build()?;
             handles.push(runtime.handle().clone());
             let (stop, services) = (stop.clone(), Arc::clone(services));
             joins.push(thread::Builder::new().name(format!("connections-{number}")).spawn(move || {
+                begin_rounds();
                 runtime.block_on(async {
                     tokio::select! {
                         () = stop.cancelled() => {}

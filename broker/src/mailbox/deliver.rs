@@ -5,6 +5,7 @@ use super::buffer::SHARED_PAYLOAD_BYTES_MIN;
 use super::{CloseReason, Inner, Mailbox, MailboxContext, MailboxLimits, Turn};
 use crate::metrics::DropReason;
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use tidemill_codec::{EncodeError, PublishParts};
@@ -60,7 +61,7 @@ impl Mailbox {
     /// Delivers one message from memory. At the bound a QoS 0 message is dropped and counted, and a client that does
     /// not take its QoS > 0 messages is closed with 0x97.
     pub fn deliver(self: &Arc<Self>, delivery: LiveDelivery<'_>, turn: &mut Turn) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock_with_room(delivery.message.held_bytes());
         if !inner.takes_messages() {
             return;
         }
@@ -68,6 +69,17 @@ impl Mailbox {
             return self.handle_full(inner, delivery.qos);
         }
         self.take(&mut inner, delivery, Source::Live, turn);
+    }
+
+    /// The lock, with room for `bytes` unless the client keeps them waiting: what only waits for the end of a turn is
+    /// written first.
+    pub(super) fn lock_with_room(&self, bytes: usize) -> MutexGuard<'_, Inner> {
+        let inner = self.inner.lock();
+        if inner.is_blocked || !self.context.limits.are_reached(&inner, bytes) {
+            return inner;
+        }
+        self.write(inner);
+        self.inner.lock()
     }
 
     /// Takes a message from memory for which there is room.
@@ -159,7 +171,7 @@ impl Mailbox {
         true
     }
 
-    fn handle_full(&self, mut inner: parking_lot::MutexGuard<'_, Inner>, qos: QoS) {
+    fn handle_full(&self, mut inner: MutexGuard<'_, Inner>, qos: QoS) {
         if qos == QoS::AtMostOnce {
             self.context.metrics.count_drop(DropReason::MailboxFull);
             return;

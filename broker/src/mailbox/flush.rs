@@ -76,7 +76,7 @@ impl Mailbox {
         self.write(inner);
     }
 
-    fn write(&self, mut inner: MutexGuard<'_, Inner>) {
+    pub(super) fn write(&self, mut inner: MutexGuard<'_, Inner>) {
         // Whoever writes looks again before it stops, so what was added meanwhile leaves too.
         if inner.is_writing {
             return;

@@ -41,7 +41,7 @@ impl Mailbox {
 
     /// Delivers one message of the group `share`, unless the bounds are reached or the connection ends.
     pub fn offer(self: &Arc<Self>, delivery: LiveDelivery<'_>, share: ShareId, turn: &mut Turn) -> Offer {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock_with_room(delivery.message.held_bytes());
         if !inner.takes_messages() {
             return Offer::Closed;
         }

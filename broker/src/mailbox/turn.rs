@@ -1,8 +1,10 @@
-//! One turn: all packets of one read, one batch of deliveries, one completion. What it touched is written at its end.
+//! One turn: all packets of one read, one batch of deliveries, one completion. What it touched is written at its end, or
+//! at the end of the round: when the thread has served every connection that had something to read. A subscriber of many
+//! publishers is then written to once for all of them.
 
 use super::Mailbox;
 use crate::metrics::Metrics;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -26,7 +28,51 @@ pub struct Turn {
 
 thread_local! {
     static SPARE: Cell<Vec<Arc<Mailbox>>> = const { Cell::new(Vec::new()) };
+    /// What the turns of this round touched; `None` on threads that have no rounds.
+    static ROUND: RefCell<Option<Round>> = const { RefCell::new(None) };
 }
+
+/// A thread that never rests writes after so many turns,
+const ROUND_TURNS_MAX: usize = 16;
+/// and after so many payload bytes: what waits in one mailbox stays far below its bound.
+const ROUND_BYTES_MAX: u64 = 32 * 1024;
+
+#[derive(Debug, Default)]
+struct Round {
+    dirty: Vec<Arc<Mailbox>>,
+    turns: usize,
+    sent_bytes: u64,
+}
+
+/// This thread has rounds: it calls [`finish_round`] before it rests.
+pub fn begin_rounds() {
+    ROUND.set(Some(Round::default()));
+}
+
+/// Writes every mailbox that the turns of this round touched, once. Without rounds it does nothing.
+pub fn finish_round() {
+    // Not borrowed while it writes.
+    let dirty = ROUND.with_borrow_mut(|round| {
+        round.as_mut().map(|round| {
+            (round.turns, round.sent_bytes) = (0, 0);
+            std::mem::take(&mut round.dirty)
+        })
+    });
+    let Some(mut dirty) = dirty else { return };
+    for mailbox in dirty.drain(..) {
+        mailbox.flush();
+    }
+    ROUND.with_borrow_mut(|round| {
+        if let Some(round) = round
+            && dirty.capacity() <= SPARE_CAPACITY_MAX
+        {
+            round.dirty = dirty;
+        }
+    });
+}
+
+/// Longer lists of mailboxes are not kept for the next turn.
+const SPARE_CAPACITY_MAX: usize = 4_096;
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -97,6 +143,21 @@ impl Turn {
         self.sent_bytes += u64::try_from(bytes).unwrap_or(u64::MAX);
     }
 
+    /// Leaves what was touched to the end of the round; where there are no rounds, as [`Turn::finish`].
+    pub fn finish_with_round(mut self) {
+        let is_over = ROUND.with_borrow_mut(|round| {
+            let round = round.as_mut()?;
+            round.dirty.append(&mut self.dirty);
+            round.turns += 1;
+            round.sent_bytes += self.sent_bytes;
+            Some(round.turns >= ROUND_TURNS_MAX || round.sent_bytes >= ROUND_BYTES_MAX)
+        });
+        if is_over == Some(true) {
+            finish_round();
+        }
+        self.finish();
+    }
+
     /// Writes every mailbox that was touched, once.
     pub fn finish(mut self) {
         for mailbox in self.dirty.drain(..) {
@@ -107,7 +168,7 @@ impl Turn {
             self.metrics.add_read(self.packets, self.read_bytes);
         }
         self.metrics.add_sent(self.sent, self.sent_bytes);
-        if self.dirty.capacity() <= 4_096 {
+        if self.dirty.capacity() <= SPARE_CAPACITY_MAX {
             SPARE.set(std::mem::take(&mut self.dirty));
         }
     }
