@@ -10,7 +10,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## the standalone broker on 127.0.0.1 with the embedded log (ARGS='...' for its flags)
-	@deploy/local/tools.sh packages build
+	@deploy/local/tools.sh packages build clients
 	cargo build --release --locked -p tidemill-broker
 	@exec "$(CARGO_TARGET_DIR)/release/tidemill-broker" serve $(ARGS)
 

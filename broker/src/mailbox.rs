@@ -15,7 +15,7 @@ pub use close::CloseReason;
 pub use deliver::{LiveDelivery, QueueDeliveries, TakenDeliveries};
 pub use flush::{Flush, Probe};
 pub use shared::Offer;
-pub use turn::Turn;
+pub use turn::{Turn, begin_rounds, finish_round};
 pub(crate) use turn::{monotonic_us, unix_ms};
 
 use crate::metrics::Metrics;

@@ -93,7 +93,7 @@ fn check_config(file: &std::path::Path) -> anyhow::Result<()> {
 }
 
 fn run(serve: Serve) -> anyhow::Result<()> {
-    start_logging();
+    start_logging()?;
     let overrides = Overrides {
         listen: serve.listen,
         admin: serve.admin,
@@ -156,12 +156,14 @@ impl Signals {
 }
 
 /// Lines for people on a terminal, JSON elsewhere; `TIDEMILL_LOG` filters, `info` is the default.
-fn start_logging() {
-    let filter = EnvFilter::try_from_env("TIDEMILL_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+fn start_logging() -> anyhow::Result<()> {
+    let directives = std::env::var("TIDEMILL_LOG").unwrap_or_else(|_| "info".to_owned());
+    let filter = EnvFilter::builder().parse(&directives).context("TIDEMILL_LOG names no log lines")?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         subscriber.init();
     } else {
         subscriber.json().init();
     }
+    Ok(())
 }

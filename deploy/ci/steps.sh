@@ -36,7 +36,10 @@ step_dependencies() {
 step_charts() {
   deploy/local/tools.sh helm
   local chart
-  for chart in charts/*/; do "$TOOLS/helm-$HELM_VERSION/bin/helm" lint --strict --quiet "$chart"; done
+  for chart in charts/*/; do
+    "$TOOLS/helm-$HELM_VERSION/bin/helm" lint --strict --quiet "$chart"
+    "$TOOLS/helm-$HELM_VERSION/bin/helm" template --kube-version "$KUBERNETES_VERSION" check "$chart" > /dev/null
+  done
 }
 step_lints() { cargo clippy --workspace --all-targets --locked -- -D warnings; }
 # The tests of tidemill-e2e that need nothing are in its library.

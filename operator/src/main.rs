@@ -76,7 +76,7 @@ fn main() -> anyhow::Result<()> {
             Ok(())
         }
         Command::Run { watch_namespaces, broker_image, admin } => {
-            start_logging();
+            start_logging()?;
             runtime.block_on(run(watch_namespaces, broker_image, admin))
         }
         Command::Leases { config, members, new_cluster } => {
@@ -87,16 +87,19 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// JSON lines for machines, plain lines for a terminal.
-fn start_logging() {
+fn start_logging() -> anyhow::Result<()> {
     use std::io::IsTerminal;
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TIDEMILL_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let directives = std::env::var("TIDEMILL_LOG").unwrap_or_else(|_| "info".to_owned());
+    let filter = tracing_subscriber::EnvFilter::builder()
+        .parse(&directives)
+        .context("TIDEMILL_LOG names no log lines")?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         builder.init();
     } else {
         builder.json().flatten_event(true).init();
     }
+    Ok(())
 }
 
 async fn run(watch_namespaces: Vec<String>, broker_image: String, admin: SocketAddr) -> anyhow::Result<()> {

@@ -1,6 +1,7 @@
 //! File descriptors: every connection takes one, and so do the log, the links and the admin port.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tidemill_contract::config::Limits;
 
 /// Kept for everything that is not a client.
 const RESERVED: u64 = 256;
@@ -18,12 +19,13 @@ pub(super) fn make_room_for_clients(wanted: u32) -> u32 {
         }
     };
     let fitting = clients_that_fit(current, wanted);
-    if fitting < wanted {
-        tracing::warn!(
-            connections = fitting,
-            open_files = current,
-            "fewer connections than limits.connections: the limit of open files of this process is lower"
-        );
+    const WHY: &str =
+        "the limit of open files of this process allows fewer connections than limits.connections";
+    // Nobody asked for the default.
+    if fitting < wanted && wanted != Limits::default().connections {
+        tracing::warn!(connections = fitting, open_files = current, "{WHY}");
+    } else if fitting < wanted {
+        tracing::info!(connections = fitting, open_files = current, "{WHY}");
     }
     fitting
 }

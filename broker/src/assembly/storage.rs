@@ -67,6 +67,7 @@ async fn connect(
             "kafka.replicationFactor is 1: what is acknowledged does not survive the loss of a Kafka broker"
         );
     }
+    tracing::info!(bootstrap_servers = kafka.bootstrap_servers, "connecting to Kafka");
     let creation = if kafka.create_topics { TopicCreation::Create } else { TopicCreation::Check };
     loop {
         match KafkaLog::connect(settings.clone(), creation).await {

@@ -38,7 +38,7 @@ use tidemill_core::member::OwnerEpoch;
 use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use tracing::{error, info, warn};
+use tracing::{debug, error, warn};
 
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -117,7 +117,7 @@ pub(super) struct Group {
 impl Group {
     /// Serves the group until it is told to stop, is fenced, or this broker may not act any more.
     pub(super) async fn run(mut self) {
-        info!(group = self.group.0, epoch = self.epoch.0, "owner started");
+        debug!(group = self.group.0, epoch = self.epoch.0, "owner started");
         self.parts.metrics.groups.inc();
         self.start_loading(Duration::ZERO);
         let mut ticks = interval(TICK);
@@ -276,7 +276,7 @@ impl Group {
         self.parts.metrics.groups.dec();
         match end {
             Some(End::Stopped(stopped)) => {
-                info!(group = self.group.0, "owner stopped");
+                debug!(group = self.group.0, "owner stopped");
                 // A receiver that is gone does not want to know.
                 stopped.map(|stopped| stopped.send(()));
             }

@@ -183,7 +183,7 @@ fn translate_auth(auth: v5::Auth) -> Result<Packet, DecodeError> {
     }
     let reason = ReasonCode(auth.reason_code.into());
     if reason == ReasonCode::SUCCESS {
-        return Err(DecodeError::Protocol("reason code that only a broker sends"));
+        return Err(DecodeError::Protocol("AUTH that says success, which only a broker says"));
     }
     Ok(Packet::Auth(reason))
 }

@@ -22,7 +22,7 @@ use tidemill_core::state::meta::SessionMeta;
 use tidemill_core::state::value::PartitionOwner;
 use tidemill_core::topic::SubscriptionTarget;
 use tokio::time::sleep;
-use tracing::{error, info, warn};
+use tracing::{debug, error, warn};
 
 /// Pause before a group that could not be opened is tried again. It is tried for as long as this broker owns it.
 const RETRY: Duration = Duration::from_millis(500);
@@ -112,7 +112,7 @@ impl Group {
             self.jobs.read(*partition, reader, Duration::ZERO);
         }
         self.parts.metrics.sessions.add(i64::try_from(sessions).unwrap_or(i64::MAX));
-        info!(group = self.group.0, epoch = self.epoch.0, sessions, "queues served");
+        debug!(group = self.group.0, epoch = self.epoch.0, sessions, "queues served");
         self.queues = Queues::Loaded(partitions);
         self.announce_routes();
         self.discard_replaced_sessions();
