@@ -77,7 +77,10 @@ pub async fn serve(services: Arc<Services>, socket: TcpStream) {
             return Box::pin(close(&services, &mailbox, (writer, input), farewell)).await;
         }
     };
-    Box::pin(Connection::new(services, mailbox, writer, input, connected).run()).await;
+    let mut connection = Box::new(Connection::new(services, mailbox, writer, input, connected));
+    let reason = connection.run().await;
+    // Boxed, as the handshake is.
+    Box::pin(connection.finish(reason)).await;
 }
 
 /// What a 5.0 client is told at the end. `words` say more than the reason code does.
@@ -181,21 +184,28 @@ impl Connection {
         connection
     }
 
-    async fn run(mut self) {
+    /// Serves the client until the connection is to end.
+    async fn run(&mut self) -> CloseReason {
         self.services.metrics.connection_opened();
         let swept = sweep::watch(&self.mailbox);
         tracing::debug!(client_id = %self.registered.request.client_id, "client connected");
         let reason = poll_fn(|context| self.poll(context)).await;
         drop(swept);
+        reason
+    }
+
+    /// Ends the session's part in it, and says so to the client.
+    async fn finish(mut self: Box<Self>, reason: CloseReason) {
         self.mailbox.close(reason);
         if self.registered.is_persistent() {
             let settled = poll_fn(|context| self.mailbox.poll_settled(context));
             let _ = tokio::time::timeout(SETTLE_WAIT, settled).await;
         }
         self.end(reason);
-        let words = self.words.filter(|_| self.mailbox.closing() == Some(reason)).map(|words| *words);
+        let words = self.words.take().filter(|_| self.mailbox.closing() == Some(reason)).map(|words| *words);
         let farewell = self.mailbox.closing().and_then(|reason| farewell(reason, words));
-        close(&self.services, &self.mailbox, (self.writer, self.input), farewell).await;
+        let Self { services, mailbox, writer, input, .. } = *self;
+        close(&services, &mailbox, (writer, input), farewell).await;
     }
 
     /// Nothing is delivered or published any more, the will is out and the owner knows: a newer connection may go on.

@@ -45,6 +45,10 @@ impl Slot {
     pub(super) fn remove_if_idle(slots: &mut Slots, client_id: &ByteString) {
         if slots.get(client_id).is_some_and(|slot| slot.current.is_none() && slot.attaching == 0) {
             slots.remove(client_id);
+            // Memory goes back when clients go, at a distance that keeps it cheap.
+            if slots.len() < slots.capacity() / 4 {
+                slots.shrink_to(slots.len() * 2);
+            }
         }
     }
 }

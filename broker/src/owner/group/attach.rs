@@ -106,7 +106,7 @@ impl Group {
         let turn = self.jobs.next_ticket();
         let WaitingAttach { request, answer, .. } = attach;
         self.registry.client(&client_id).pending =
-            Some(PendingAttach { request, answer, turn, replaced: None, granted: None });
+            Some(Box::new(PendingAttach { request, answer, turn, replaced: None, granted: None }));
         let Some(old) = self.registry.set_attached(&client_id, None, &self.parts.metrics) else {
             return self.handle_taken_over(&client_id, turn);
         };

@@ -40,8 +40,8 @@ impl Attached {
 pub(super) struct Client {
     /// Its connection.
     pub(super) attached: Option<Attached>,
-    /// The attach that is under way.
-    pub(super) pending: Option<PendingAttach>,
+    /// The attach that is under way. Boxed: a client that is connected pays for it too.
+    pub(super) pending: Option<Box<PendingAttach>>,
     /// Attaches that wait for it.
     waiting: VecDeque<WaitingAttach>,
 }
@@ -70,7 +70,7 @@ impl Registry {
 
     /// The attach that is under way.
     pub(super) fn pending(&mut self, client_id: &str) -> Option<&mut PendingAttach> {
-        self.clients.get_mut(client_id)?.pending.as_mut()
+        self.clients.get_mut(client_id)?.pending.as_deref_mut()
     }
 
     /// Sets the client's connection; returns the one before.
@@ -105,7 +105,7 @@ impl Registry {
     /// Ends the attach that is under way; returns it and the next one.
     pub(super) fn take_pending(&mut self, client_id: &str) -> (Option<PendingAttach>, Option<WaitingAttach>) {
         let Some(client) = self.clients.get_mut(client_id) else { return (None, None) };
-        (client.pending.take(), client.waiting.pop_front())
+        (client.pending.take().map(|pending| *pending), client.waiting.pop_front())
     }
 
     /// The connection that the attach under way replaces, once, if it is `connection`.
@@ -121,6 +121,10 @@ impl Registry {
         };
         if self.clients.get(client_id).is_some_and(is_idle) {
             self.clients.remove(client_id);
+            // Memory goes back when clients go, at a distance that keeps it cheap.
+            if self.clients.len() < self.clients.capacity() / 4 {
+                self.clients.shrink_to(self.clients.len() * 2);
+            }
         }
     }
 
