@@ -194,6 +194,22 @@ async fn a_will_with_a_delay_is_cancelled_by_a_reconnect_and_published_by_a_clea
     assert_eq!(watcher.receive().await.message().0, "will/clean");
 }
 
+/// An empty user property takes 5 bytes of CONNECT and 64 of the broker's memory, for as long as the client is there.
+#[tokio::test]
+async fn a_will_that_would_take_far_more_memory_than_its_packet_had_bytes_is_refused() {
+    let broker = Broker::start().await;
+    for (count, reason) in [(1_000, 0x00), (40_000, 0x97)] {
+        let mut connect = with_will("will/large", 0, 0);
+        let will = connect.will.as_mut().unwrap();
+        let properties = will.properties.get_or_insert_default();
+        properties.user_properties = (0..count).map(|_| ("".into(), "".into())).collect();
+
+        let (_client, connack) = Client::connect_with(broker.address(), connect).await;
+
+        assert_eq!(connack.body[1], reason, "{count} user properties");
+    }
+}
+
 #[tokio::test]
 async fn a_silent_client_is_closed_after_its_keep_alive_with_0x8d_and_its_will_is_published() {
     let broker = Broker::start().await;

@@ -29,23 +29,16 @@ impl Message {
     /// Bytes of topic, payload and the texts of its properties.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let properties = self.properties.as_ref().map_or(0, |properties| {
-            let user: usize =
-                properties.user_properties.iter().map(|(name, value)| name.len() + value.len()).sum();
-            user + properties.content_type.as_ref().map_or(0, |text| text.len())
-                + properties.response_topic.as_ref().map_or(0, |text| text.len())
-                + properties.correlation_data.as_ref().map_or(0, Bytes::len)
-        });
+        let properties = self.properties.as_ref().map_or(0, |properties| properties.text_bytes());
         self.topic.as_str().len() + self.payload.len() + properties
     }
 
     /// Bytes it holds in a mailbox or queue: [`Self::bytes`], and the bookkeeping of which a client decides how much there
-    /// is. An empty user property takes 5 bytes of a packet and 64 here. What else a message takes is bounded by the
-    /// number of messages.
+    /// is. What else a message takes is bounded by the number of messages.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        let pairs = self.properties.as_ref().map_or(0, |properties| properties.user_properties.len());
-        self.bytes() + pairs * size_of::<(ByteString, ByteString)>()
+        let properties = self.properties.as_ref().map_or(0, |properties| properties.held_bytes());
+        self.topic.as_str().len() + self.payload.len() + properties
     }
 
     /// A copy that shares no memory with the packet it came in, and has none to spare: for a message that is kept.

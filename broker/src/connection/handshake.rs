@@ -20,7 +20,7 @@ use tidemill_core::session::timers::KeepAlive;
 /// A client has this long to send its CONNECT.
 const CONNECT_WAIT: Duration = Duration::from_secs(10);
 /// Largest CONNECT: a will and a user property of full size fit.
-const CONNECT_BYTES_MAX: u32 = 256 * 1024;
+pub(super) const CONNECT_BYTES_MAX: u32 = 256 * 1024;
 /// Topic aliases that a 5.0 client may use.
 pub(super) const TOPIC_ALIAS_MAXIMUM: u16 = 32;
 

@@ -4,6 +4,7 @@
 //! A will whose delay runs while the broker stops is published at once. When the broker closed the connection for a
 //! reason of its own, the will waits for [`OWN_REASON_SECS`], so that a client that comes back is not declared dead.
 
+use super::handshake::CONNECT_BYTES_MAX;
 use crate::mailbox::{Turn, monotonic_us, unix_ms};
 use crate::router::{PublishDone, Publisher, RouteCache, Router};
 use bytestring::ByteString;
@@ -19,6 +20,8 @@ use tokio::sync::Notify;
 
 /// Wills that wait at the same time; further ones are published at once.
 const WAITING_MAX: usize = 100_000;
+/// Bytes of the wills that wait, as [`Will::held_bytes`] counts; further ones are published at once.
+const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// How long a will waits at least when the broker closed the connection for a reason of its own. MQTT would have it
 /// published at the end of a clean session, or at once without a delay.
@@ -32,6 +35,10 @@ pub(super) fn check(
 ) -> Result<(), ReasonCode> {
     if will.retain && !features.retained {
         return Err(ReasonCode::RETAIN_NOT_SUPPORTED);
+    }
+    // Its user properties can take far more memory than the packet had bytes.
+    if will.held_bytes() as u64 > u64::from(CONNECT_BYTES_MAX) {
+        return Err(ReasonCode::QUOTA_EXCEEDED);
     }
     if will.topic.is_of_broker() {
         return Err(ReasonCode::TOPIC_NAME_INVALID);
@@ -75,18 +82,32 @@ struct Waiting {
     /// When each is due, milliseconds of the process's clock.
     due: BTreeMap<(u64, ByteString), (Will, WillEnd)>,
     by_client: HashMap<ByteString, u64>,
+    bytes: usize,
 }
 
 impl Waiting {
+    fn has_room_for(&self, will: &Will) -> bool {
+        self.due.len() < WAITING_MAX && self.bytes + will.held_bytes() <= WAITING_BYTES_MAX
+    }
+
+    fn add(&mut self, due_ms: u64, client_id: &ByteString, will: Will, end: WillEnd) {
+        self.bytes += will.held_bytes();
+        self.by_client.insert(client_id.clone(), due_ms);
+        self.due.insert((due_ms, client_id.clone()), (will, end));
+    }
+
     fn take(&mut self, client_id: &ByteString) -> Option<(Will, WillEnd)> {
         let due_ms = self.by_client.remove(client_id)?;
-        self.due.remove(&(due_ms, client_id.clone()))
+        let (will, end) = self.due.remove(&(due_ms, client_id.clone()))?;
+        self.bytes -= will.held_bytes();
+        Some((will, end))
     }
 
     fn take_due(&mut self, now_ms: u64) -> Option<(ByteString, Will)> {
         let entry = self.due.first_entry().filter(|entry| entry.key().0 <= now_ms)?;
         let ((_, client_id), (will, _)) = entry.remove_entry();
         self.by_client.remove(&client_id);
+        self.bytes -= will.held_bytes();
         Some((client_id, will))
     }
 }
@@ -102,14 +123,13 @@ impl Wills {
     pub(super) fn handle_abnormal_end(&self, client_id: &ByteString, will: Will, end: WillEnd) {
         let delay_secs = end.delay_secs(&will);
         let mut waiting = self.waiting.lock();
-        if delay_secs == 0 || waiting.due.len() >= WAITING_MAX {
+        if delay_secs == 0 || !waiting.has_room_for(&will) {
             drop(waiting);
             return self.publish(client_id, will);
         }
         let due_ms = monotonic_us() / 1_000 + u64::from(delay_secs) * 1_000;
         let former = waiting.take(client_id);
-        waiting.by_client.insert(client_id.clone(), due_ms);
-        waiting.due.insert((due_ms, client_id.clone()), (will, end));
+        waiting.add(due_ms, client_id, will, end);
         drop(waiting);
         self.changed.notify_one();
         if let Some((former, _)) = former {
@@ -180,16 +200,37 @@ mod tests {
     use super::*;
     use tidemill_core::topic::TopicName;
 
-    fn delay_secs(delay_secs: u32, session_expiry_secs: u32, is_brokers_own: bool) -> u32 {
-        let will = Will {
+    fn will(payload: &[u8], delay_secs: u32) -> Will {
+        Will {
             topic: TopicName::parse("w").unwrap(),
-            payload: "gone".into(),
+            payload: bytes::Bytes::copy_from_slice(payload),
             qos: QoS::AtMostOnce,
             retain: false,
             delay_secs,
             properties: None,
-        };
-        WillEnd { session_expiry_secs, is_brokers_own }.delay_secs(&will)
+        }
+    }
+
+    fn delay_secs(delay_secs: u32, session_expiry_secs: u32, is_brokers_own: bool) -> u32 {
+        WillEnd { session_expiry_secs, is_brokers_own }.delay_secs(&will(b"gone", delay_secs))
+    }
+
+    #[test]
+    fn waiting_wills_are_bounded_by_their_bytes_and_what_leaves_makes_room() {
+        let mut waiting = Waiting::default();
+        let large = || will(&vec![0; 1 << 20], 60);
+        let end = WillEnd { session_expiry_secs: 60, is_brokers_own: false };
+        let mut count: u64 = 0;
+        while waiting.has_room_for(&large()) {
+            waiting.add(count, &format!("c-{count}").into(), large(), end);
+            count += 1;
+        }
+
+        assert_eq!(count, 63, "64 MiB, and the topic of each");
+        assert!(waiting.take(&"c-7".into()).is_some());
+        assert!(waiting.has_room_for(&large()));
+        while waiting.take_due(u64::MAX).is_some() {}
+        assert_eq!(waiting.bytes, 0);
     }
 
     #[test]

@@ -60,6 +60,15 @@ pub struct Will {
     pub properties: Option<Box<PublishProperties>>,
 }
 
+impl Will {
+    /// Bytes it holds while it waits for the end of its connection, or for its delay.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let properties = self.properties.as_ref().map_or(0, |properties| properties.held_bytes());
+        self.topic.as_str().len() + self.payload.len() + properties
+    }
+}
+
 /// CONNACK. The reason code is written as a 3.x return code for 3.x clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnAck {

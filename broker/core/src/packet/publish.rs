@@ -44,3 +44,21 @@ pub struct PublishProperties {
     /// User properties in their order.
     pub user_properties: UserProperties,
 }
+
+impl PublishProperties {
+    /// Bytes of their texts.
+    #[must_use]
+    pub fn text_bytes(&self) -> usize {
+        let user: usize = self.user_properties.iter().map(|(name, value)| name.len() + value.len()).sum();
+        user + self.content_type.as_ref().map_or(0, |text| text.len())
+            + self.response_topic.as_ref().map_or(0, |text| text.len())
+            + self.correlation_data.as_ref().map_or(0, Bytes::len)
+    }
+
+    /// [`Self::text_bytes`], and the bookkeeping of user properties: an empty one takes 5 bytes of a packet and 64 of
+    /// memory.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.text_bytes() + size_of_val(&self.user_properties[..])
+    }
+}
