@@ -50,6 +50,8 @@ pub struct PartitionQueues<S> {
     free: Vec<QueueSlot>,
     by_id: BTreeMap<QueueId, QueueSlot>,
     durable: FilterTrie<(QueueSlot, TopicFilter), S>,
+    /// Those of QoS 0 that say something about a delivery which another subscription of their queue makes.
+    beside: FilterTrie<(QueueSlot, TopicFilter), S>,
     dirty: BTreeSet<QueueSlot>,
     ending: BTreeSet<QueueSlot>,
     lagging: BTreeSet<QueueSlot>,
@@ -67,7 +69,8 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             queues: Vec::new(),
             free: Vec::new(),
             by_id: BTreeMap::new(),
-            durable: FilterTrie::with_hasher(hasher),
+            durable: FilterTrie::with_hasher(hasher.clone()),
+            beside: FilterTrie::with_hasher(hasher),
             dirty: BTreeSet::new(),
             ending: BTreeSet::new(),
             lagging: BTreeSet::new(),
@@ -165,7 +168,9 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         self.free.push(slot);
         let mut orphans = Vec::new();
         for (filter, _) in queue.subscriptions.iter() {
-            let had = self.durable.remove(filter, &(slot, filter.clone()));
+            let key = (slot, filter.clone());
+            self.beside.remove(filter, &key);
+            let had = self.durable.remove(filter, &key);
             if had && !self.durable.contains_filter(filter) {
                 orphans.push(filter.clone());
             }
@@ -180,12 +185,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         filter: TopicFilter,
         subscription: Subscription,
     ) -> Option<Subscription> {
-        let key = (slot, filter.clone());
-        if subscription.has_route() {
-            self.durable.insert(&filter, key);
-        } else {
-            self.durable.remove(&filter, &key);
-        }
+        self.index(slot, &filter, Some(&subscription));
         if subscription.end.is_some() {
             self.ending.insert(slot);
         }
@@ -194,8 +194,22 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
 
     /// Takes a subscription out at once; returns it.
     pub fn unsubscribe(&mut self, slot: QueueSlot, filter: &TopicFilter) -> Option<Subscription> {
-        self.durable.remove(filter, &(slot, filter.clone()));
+        self.index(slot, filter, None);
         self.queue_mut(slot)?.subscriptions.remove(filter)
+    }
+
+    /// Makes the tries say what `subscription` is, or that there is none.
+    fn index(&mut self, slot: QueueSlot, filter: &TopicFilter, subscription: Option<&Subscription>) {
+        let key = (slot, filter.clone());
+        let has_route = subscription.is_some_and(Subscription::has_route);
+        let is_beside = !has_route && subscription.is_some_and(Subscription::adds_to_deliveries);
+        for (trie, is_in) in [(&mut self.durable, has_route), (&mut self.beside, is_beside)] {
+            if is_in {
+                trie.insert(filter, key.clone());
+            } else {
+                trie.remove(filter, &key);
+            }
+        }
     }
 
     /// Adds or replaces a shared subscription: kept for the session, no record comes to the queue by it. Returns what was
@@ -230,7 +244,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
                 self.ending.remove(&slot);
             }
             for (filter, next) in ended {
-                self.durable.remove(&filter, &(slot, filter.clone()));
+                self.index(slot, &filter, next.as_ref());
                 taken.push((id.clone(), filter, next));
             }
         }

@@ -65,6 +65,13 @@ impl Subscription {
         self.is_durable() && (self.end.is_none() || self.successor.is_some())
     }
 
+    /// Whether it changes a delivery that another subscription of its session makes: the client gets one copy, with all
+    /// identifiers (MQTT-3.3.4-4).
+    #[must_use]
+    pub fn adds_to_deliveries(&self) -> bool {
+        self.identifier.is_some() || self.options.retain_as_published
+    }
+
     /// Options and identifier of what the client is subscribed to; `None` when it has unsubscribed.
     #[must_use]
     pub fn in_force(&self) -> Option<(SubscriptionOptions, Option<u32>)> {
@@ -171,8 +178,8 @@ impl Interest {
     }
 }
 
-/// The subscriptions of one queue. Those of QoS 0 and the shared ones are kept for the session, but make no interest:
-/// their messages take the live path.
+/// The subscriptions of one queue. Those of QoS 0 and the shared ones are kept for the session, but make no interest
+/// by themselves: their messages take the live path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subscriptions {
     by_filter: BTreeMap<TopicFilter, Subscription>,
@@ -306,7 +313,7 @@ fn combine<'a>(
     let mut identifiers = Vec::new();
     for subscription in matching {
         let own = subscription.options.no_local && message.publisher == client_id;
-        if own || !subscription.is_durable() || !subscription.covers(offset) {
+        if own || !subscription.covers(offset) {
             continue;
         }
         qos = qos.max(subscription.options.qos);

@@ -42,7 +42,11 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         }
         self.head = offset + 1;
         let mut matching: Vec<(QueueSlot, TopicFilter)> = Vec::new();
-        self.durable.for_each_match(&record.message.topic, |key| matching.push(key.clone()));
+        let topic = &record.message.topic;
+        self.durable.for_each_match(topic, |key| matching.push(key.clone()));
+        if !matching.is_empty() {
+            self.beside.for_each_match(topic, |key| matching.push(key.clone()));
+        }
         matching.sort_unstable();
         for same in matching.chunk_by(|one, other| one.0 == other.0) {
             if let Some((slot, _)) = same.first() {

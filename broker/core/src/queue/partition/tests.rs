@@ -80,6 +80,42 @@ fn a_record_goes_once_to_each_queue_that_matches() {
     assert_eq!(queues.head(), 6);
 }
 
+/// MQTT-3.3.4-4: one copy, with the identifiers of all subscriptions that match.
+#[test]
+fn a_subscription_of_qos_0_adds_its_identifier_to_what_another_one_brings_at_the_head_and_behind() {
+    let with = |qos, identifier| {
+        let plain = subscription(0, None);
+        let options = SubscriptionOptions { qos, ..plain.options };
+        Subscription { options, identifier: Some(identifier), ..plain }
+    };
+    let identifiers = |queues: &mut Queues| {
+        std::iter::from_fn(|| queues.poll_hand_out())
+            .map(|hand_out| (hand_out.slot, hand_out.interest.identifiers))
+            .collect::<Vec<_>>()
+    };
+    let mut queues = Queues::new(0, BuildHasherDefault::default());
+    let (slot, live) = (queues.create(id("both")), queues.create(id("live")));
+    queues.subscribe(slot, filter("k/#"), with(QoS::AtLeastOnce, 1));
+    queues.subscribe(slot, filter("k/a"), with(QoS::AtMostOnce, 2));
+    queues.subscribe(live, filter("k/a"), with(QoS::AtMostOnce, 3));
+    for slot in [slot, live] {
+        queues.attach(slot, 1, &[], &[]);
+    }
+
+    queues.handle_record(0, &record("k/a"), 0);
+    assert_eq!(identifiers(&mut queues), [(slot, vec![1, 2])]);
+
+    queues.handle_record(1, &record("k/a"), 0);
+    queues.handle_acked(slot, &[0], true);
+    queues.handle_behind(slot, ReadBehind { from: 1, offset: 1, record: &record("k/a") }, 0);
+    assert_eq!(identifiers(&mut queues), [(slot, vec![1, 2])], "the window was full");
+
+    queues.unsubscribe(slot, &filter("k/a"));
+    queues.handle_acked(slot, &[1], true);
+    queues.handle_record(2, &record("k/a"), 0);
+    assert_eq!(identifiers(&mut queues), [(slot, vec![1])]);
+}
+
 #[test]
 fn a_subscription_counts_from_its_start_to_its_end() {
     let mut queues = Queues::new(0, BuildHasherDefault::default());
