@@ -148,21 +148,30 @@ async fn a_5_0_client_beyond_its_receive_maximum_is_closed_and_a_3_x_client_wait
 }
 
 #[tokio::test]
-async fn publishes_wait_for_a_congested_log_while_subscribers_go_on() {
+async fn what_needs_a_congested_log_waits_for_it_and_everything_else_goes_on() {
     let broker = Broker::start().await;
+    let filter = TopicFilter::parse("d").unwrap();
+    broker.data_path.router.apply_durable(Partition(0), &[filter], &[]);
     let mut publisher = Client::connect(broker.address(), Version::V5, "publisher").await;
     let mut other = Client::connect(broker.address(), Version::V3_1_1, "other").await;
-    other.subscribe(&[("t", QoS::AtMostOnce)]).await;
+    other.subscribe(&[("t", QoS::AtMostOnce), ("d", QoS::AtMostOnce)]).await;
     broker.log.set_congested(true);
 
-    publisher.publish("t", b"held", Some(1)).await;
-    other.publish("t", b"free", None).await;
-    assert_eq!(other.receive().await.message().2, b"free");
+    publisher.publish("d", b"held", Some(1)).await;
+    publisher.publish("t", b"behind it", Some(2)).await;
+    other.publish("t", b"free", Some(1)).await;
+    let mut received = [other.receive().await, other.receive().await];
+    received.sort_by_key(|packet| packet.first_byte);
+    assert_eq!(received[0].message().2, b"free");
+    assert_eq!(received[1].first_byte, 0x40);
     assert_eq!(other.ping().await, []);
     broker.log.set_congested(false);
 
     assert_eq!(other.receive().await.message().2, b"held");
-    assert_eq!(publisher.receive().await.first_byte, 0x40);
+    assert_eq!(other.receive().await.message().2, b"behind it", "a publisher's order is kept");
+    for _ in 0..2 {
+        assert_eq!(publisher.receive().await.first_byte, 0x40);
+    }
 }
 
 #[tokio::test]

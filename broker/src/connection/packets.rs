@@ -47,7 +47,7 @@ impl Connection {
         publish: PublishPacket,
         turn: &mut Turn,
     ) -> ControlFlow<CloseReason> {
-        if publish.qos != QoS::AtMostOnce && self.must_wait() {
+        if publish.qos != QoS::AtMostOnce && self.must_wait(&publish) {
             self.held = Some(Box::new(publish));
             return ControlFlow::Continue(());
         }
@@ -95,11 +95,14 @@ impl Connection {
         record_bytes as u64 > u64::from(limits.maximum_packet_bytes) + u64::from(RECORD_OVERHEAD_BYTES)
     }
 
-    /// A 3.x client does not know how much it may send, so it waits; everybody waits for a log that is behind.
-    fn must_wait(&mut self) -> bool {
-        let log = self.services.router.log();
-        if log.is_congested() {
-            self.relief = Some(log.relieved());
+    /// A 3.x client does not know how much it may send, so it waits; what needs a log that is behind waits for it.
+    fn must_wait(&mut self, publish: &PublishPacket) -> bool {
+        let router = &self.services.router;
+        if router.log().is_congested()
+            && let Ok(topic) = self.inbound.resolve_topic(publish)
+            && router.needs_log(&topic, &mut self.cache)
+        {
+            self.relief = Some(router.log().relieved());
             return true;
         }
         !self.registered.request.version.is_v5() && self.mailbox.is_window_full()

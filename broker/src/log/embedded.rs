@@ -23,7 +23,7 @@ use super::intake::Intake;
 use super::state::{OpenError, OpenedGroup, State};
 use super::{AppendDone, Bounds, BuildRecord, Log, LogReader, ReadError};
 use committer::Committer;
-use disk::{Disk, SystemDisk};
+use disk::{Disk, Shares, SystemDisk};
 use futures::future::BoxFuture;
 use health::Health;
 use open::{Opened, check_completeness, check_partitioning, open_segments};
@@ -37,8 +37,6 @@ use tail::Tail;
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning};
 use tokio::sync::oneshot;
 
-/// Length at which a segment is sealed. The last batch may go over it.
-const SEGMENT_BYTES: u64 = 64 << 20;
 /// Largest record. Larger ones are refused.
 const RECORD_BYTES_MAX: usize = (256 << 20) + (64 << 10);
 
@@ -62,14 +60,17 @@ impl EmbeddedLog {
     /// [`OpenLogError`] if the directory was created with another partitioning, is damaged, or cannot be used: the
     /// broker must not start.
     pub fn open(directory: &DataDirectory, partitioning: Partitioning) -> Result<Arc<Self>, OpenLogError> {
-        Self::open_with(directory, partitioning, Arc::new(SystemDisk), SEGMENT_BYTES)
+        let disk = SystemDisk;
+        let path = directory.path();
+        let size = disk.size(path).map_err(|source| OpenLogError::Io { path: path.to_owned(), source })?;
+        Self::open_with(directory, partitioning, Arc::new(disk), Shares::of(size))
     }
 
     fn open_with(
         directory: &DataDirectory,
         partitioning: Partitioning,
         disk: Arc<dyn Disk>,
-        segment_bytes: u64,
+        shares: Shares,
     ) -> Result<Arc<Self>, OpenLogError> {
         check_partitioning(directory.path(), partitioning)?;
         check_completeness(directory.path())?;
@@ -87,7 +88,7 @@ impl EmbeddedLog {
             tails: bounds.into_iter().map(|bounds| Tail::new(bounds, partitions)).collect(),
             segments: RwLock::new(segments),
         });
-        let committer = Committer::new(Arc::clone(&shared), resume, segment_bytes);
+        let committer = Committer::new(Arc::clone(&shared), resume, shares);
         let committer = std::thread::Builder::new()
             .name("tidemill-log".to_owned())
             .spawn(move || committer.run())

@@ -12,6 +12,7 @@ use tidemill_core::message::Message;
 use tidemill_core::packet::{QoS, ReasonCode};
 use tidemill_core::record::{Origin, Record, RecordBody};
 use tidemill_core::session::ack_window::Ticket;
+use tidemill_core::topic::TopicName;
 
 /// Who waits for the end of a publish.
 #[derive(Debug, Clone, Copy)]
@@ -85,6 +86,12 @@ impl Router {
             mailbox.complete(ticket, ReasonCode::QUOTA_EXCEEDED, turn);
         }
         drop(order);
+    }
+
+    /// Whether a publish above QoS 0 to `topic` goes through the log.
+    pub fn needs_log(&self, topic: &TopicName, cache: &mut RouteCache) -> bool {
+        let unknown = self.unknown_partitions.load(Ordering::Acquire);
+        (cache.look_up(&self.tables, topic).durable | unknown) != 0
     }
 
     fn route(&self, message: &Arc<Message>, cache: &mut RouteCache, done: PublishDone<'_>, turn: &mut Turn) {

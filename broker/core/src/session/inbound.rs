@@ -77,7 +77,12 @@ impl Inbound {
         })
     }
 
-    fn resolve_topic(&mut self, publish: &PublishPacket) -> Result<TopicName, PublishRefusal> {
+    /// What it is published to. Sets the alias that it gives, and does nothing else; asking again gives the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::handle_publish`], which asks first.
+    pub fn resolve_topic(&mut self, publish: &PublishPacket) -> Result<TopicName, PublishRefusal> {
         let Some(alias) = publish.topic_alias else { return self.parse_topic(publish) };
         let invalid = PublishRefusal::Close(ReasonCode::TOPIC_ALIAS_INVALID);
         if alias.get() > self.topic_alias_maximum {

@@ -1,6 +1,6 @@
 //! The one thread that writes the log: it takes what waits, writes it with one write, syncs once, then tells everyone.
 
-use super::disk::is_full;
+use super::disk::{Shares, is_full};
 use super::format::{Base, Frame, FrameBody, Place, SegmentHeader, encode_frame};
 use super::segment::Segment;
 use super::shared::{Shared, TrimRequest};
@@ -13,9 +13,6 @@ use tidemill_core::partition::{Offset, Partition};
 
 /// Most that one write and one sync carry.
 const BATCH: BatchLimit = BatchLimit { records: 8_192, bytes: 4 << 20 };
-/// Free bytes below which the log takes no records, so that the state can still be written: without it nothing could
-/// be trimmed.
-const RESERVED_BYTES: u64 = 64 << 20;
 /// Pause between two tries while the disk is full.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
@@ -25,7 +22,7 @@ struct Stopped;
 pub(super) struct Committer {
     shared: Arc<Shared>,
     active: Arc<Segment>,
-    segment_bytes: u64,
+    shares: Shares,
     /// Of the last batch in the active segment.
     batch: u32,
     next: Vec<Offset>,
@@ -51,9 +48,9 @@ struct Placed {
 }
 
 impl Committer {
-    pub(super) fn new(shared: Arc<Shared>, resume: Resume, segment_bytes: u64) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, resume: Resume, shares: Shares) -> Self {
         let Resume { active, batch, next, floors } = resume;
-        Self { shared, active, segment_bytes, batch, next, floors, frames: Vec::new(), stopped: false }
+        Self { shared, active, shares, batch, next, floors, frames: Vec::new(), stopped: false }
     }
 
     /// Runs until the intake has ended.
@@ -98,7 +95,7 @@ impl Committer {
         }
         self.publish(placed);
         self.apply_trims(trims);
-        if self.active.bytes() >= self.segment_bytes { self.roll() } else { Ok(()) }
+        if self.active.bytes() >= self.shares.segment_bytes { self.roll() } else { Ok(()) }
     }
 
     /// Gives every append its offset and lays out the batch.
@@ -209,7 +206,7 @@ impl Committer {
         loop {
             let free = shared.disk.available(&shared.directory);
             let outcome = match free {
-                Ok(free) if free < RESERVED_BYTES => Err(io::ErrorKind::StorageFull.into()),
+                Ok(free) if free < self.shares.reserved_bytes => Err(io::ErrorKind::StorageFull.into()),
                 Ok(_) | Err(_) => action(&shared),
             };
             match outcome {

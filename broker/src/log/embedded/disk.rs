@@ -15,6 +15,35 @@ pub(super) trait Disk: Send + Sync + 'static {
 
     /// Free bytes on the file system of `directory`.
     fn available(&self, directory: &Path) -> io::Result<u64>;
+
+    /// All bytes of the file system of `directory`.
+    fn size(&self, directory: &Path) -> io::Result<u64>;
+}
+
+/// How much of a disk the log takes at once and leaves free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shares {
+    /// A segment is sealed when it has so many bytes. Before that its space cannot be given back.
+    pub(super) segment_bytes: u64,
+    /// Appends wait while less is free, so that the state can still be written: without it nothing could be trimmed.
+    pub(super) reserved_bytes: u64,
+}
+
+impl Shares {
+    const BYTES_MAX: u64 = 64 << 20;
+    const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+    /// Above what the state leaves free.
+    const RESERVED_BYTES_MIN: u64 = 24 << 20;
+
+    /// Of a disk of `disk_bytes`: an eighth each, so that on a small one, too, sealed segments make the space that the
+    /// log waits for.
+    pub(super) fn of(disk_bytes: u64) -> Self {
+        let share = (disk_bytes / 8).min(Self::BYTES_MAX);
+        Self {
+            segment_bytes: share.max(Self::SEGMENT_BYTES_MIN),
+            reserved_bytes: share.max(Self::RESERVED_BYTES_MIN),
+        }
+    }
 }
 
 /// The disk of this machine.
@@ -33,6 +62,11 @@ impl Disk for SystemDisk {
         let status = rustix::fs::statvfs(directory)?;
         Ok(status.f_bavail.saturating_mul(status.f_frsize))
     }
+
+    fn size(&self, directory: &Path) -> io::Result<u64> {
+        let status = rustix::fs::statvfs(directory)?;
+        Ok(status.f_blocks.saturating_mul(status.f_frsize))
+    }
 }
 
 /// Whether `error` says that there is no room now, on the disk or among the open files, which can end.
@@ -42,4 +76,18 @@ pub(super) fn is_full(error: &io::Error) -> bool {
         Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
     );
     is_out_of_files || matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_disk_is_shared_so_that_trimmed_segments_make_the_space_that_is_waited_for() {
+        assert_eq!(Shares::of(u64::MAX), Shares { segment_bytes: 64 << 20, reserved_bytes: 64 << 20 });
+        assert_eq!(Shares::of(512 << 20), Shares { segment_bytes: 64 << 20, reserved_bytes: 64 << 20 });
+        assert_eq!(Shares::of(80 << 20), Shares { segment_bytes: 10 << 20, reserved_bytes: 24 << 20 });
+        assert_eq!(Shares::of(0), Shares { segment_bytes: 1 << 20, reserved_bytes: 24 << 20 });
+        assert!(SystemDisk.size(Path::new("/")).unwrap() >= SystemDisk.available(Path::new("/")).unwrap());
+    }
 }

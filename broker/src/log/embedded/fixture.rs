@@ -1,6 +1,6 @@
 //! A log of the tests on a disk that fails as told.
 
-use super::disk::Disk;
+use super::disk::{Disk, Shares};
 use super::segment::segment_path;
 use super::*;
 use crate::log::{AppendError, ReadEvent, StoredRecord};
@@ -50,21 +50,26 @@ impl Disk for FaultyDisk {
     fn available(&self, _: &Path) -> io::Result<u64> {
         Ok(u64::MAX)
     }
+
+    fn size(&self, _: &Path) -> io::Result<u64> {
+        Ok(u64::MAX)
+    }
 }
 
 pub(super) struct Scene {
     temporary: tempfile::TempDir,
     pub(super) disk: Arc<FaultyDisk>,
-    segment_bytes: u64,
+    shares: Shares,
 }
 
 impl Scene {
     pub(super) fn new() -> Self {
-        Self::with_segments_of(SEGMENT_BYTES)
+        Self::with_segments_of(Shares::of(u64::MAX).segment_bytes)
     }
 
     pub(super) fn with_segments_of(segment_bytes: u64) -> Self {
-        Self { temporary: tempfile::tempdir().unwrap(), disk: Arc::default(), segment_bytes }
+        let shares = Shares { segment_bytes, ..Shares::of(u64::MAX) };
+        Self { temporary: tempfile::tempdir().unwrap(), disk: Arc::default(), shares }
     }
 
     pub(super) fn data(&self) -> PathBuf {
@@ -74,7 +79,7 @@ impl Scene {
     pub(super) fn try_open(&self) -> Result<Arc<EmbeddedLog>, OpenLogError> {
         let directory = DataDirectory::lock(&self.data()).unwrap();
         let disk = Arc::clone(&self.disk);
-        EmbeddedLog::open_with(&directory, partitioning(), disk, self.segment_bytes)
+        EmbeddedLog::open_with(&directory, partitioning(), disk, self.shares)
     }
 
     pub(super) fn open(&self) -> Arc<EmbeddedLog> {
