@@ -289,7 +289,7 @@ impl Connection {
 
     /// Refuses what is not served and what is too much; lowers the rest to the QoS that is served.
     fn plan(&self, subscribe: &Subscribe) -> Planned<StoredSubscription> {
-        let mut new = BTreeSet::new();
+        let (mut new, mut new_bytes) = (BTreeSet::new(), 0);
         let highest = if self.services.features.exactly_once { QoS::ExactlyOnce } else { QoS::AtLeastOnce };
         let plan = |entry: &tidemill_core::packet::SubscribeEntry| {
             let target = match SubscriptionTarget::parse(&entry.filter) {
@@ -299,11 +299,11 @@ impl Connection {
                 Ok(target) => target,
                 Err(_) => return Err(ReasonCode::TOPIC_FILTER_INVALID),
             };
-            if !new.contains(&target) && !self.subscriptions.has_room_for(&target, new.len()) {
+            if !new.contains(&target) && !self.subscriptions.has_room_for(&target, new.len(), new_bytes) {
                 return Err(ReasonCode::QUOTA_EXCEEDED);
             }
-            if !self.subscriptions.contains(&target) {
-                new.insert(target.clone());
+            if !self.subscriptions.contains(&target) && new.insert(target.clone()) {
+                new_bytes += target.filter().as_str().len();
             }
             let qos = entry.options.qos.min(highest);
             let options = SubscriptionOptions { qos, ..entry.options };

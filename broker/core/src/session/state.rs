@@ -6,14 +6,18 @@ use crate::topic::{SharedFilter, SubscriptionTarget, TopicFilter};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
+/// Bytes of the filters of one session: far more than sensible clients use, far less than the longest filters would take.
+pub const FILTER_BYTES_MAX: usize = 4 << 20;
+
 /// The subscriptions of one session: one for each filter, and one for each shared filter.
 ///
-/// Invariant: at most `maximum` in all.
+/// Invariant: at most `maximum` in all, and [`FILTER_BYTES_MAX`] of their texts.
 #[derive(Debug, Clone)]
 pub struct Subscriptions {
     filters: BTreeMap<TopicFilter, Kept>,
     /// Most sessions have none. What a shared subscription asks for is known to its group.
     shared: BTreeSet<SharedFilter>,
+    bytes: usize,
     maximum: usize,
 }
 
@@ -31,7 +35,7 @@ pub enum Subscribed {
     New,
     /// The filter was there with these options; they are replaced.
     Replaced(SubscriptionOptions),
-    /// There are `maximum` subscriptions already: answer 0x97. Nothing changed.
+    /// There is no room: answer 0x97. Nothing changed.
     QuotaExceeded,
 }
 
@@ -40,7 +44,7 @@ impl Subscriptions {
     #[must_use]
     pub fn new(maximum: u32) -> Self {
         let maximum = usize::try_from(maximum).unwrap_or(usize::MAX);
-        Self { filters: BTreeMap::new(), shared: BTreeSet::new(), maximum }
+        Self { filters: BTreeMap::new(), shared: BTreeSet::new(), bytes: 0, maximum }
     }
 
     /// Adds or replaces a plain subscription.
@@ -55,29 +59,39 @@ impl Subscriptions {
             let former = std::mem::replace(kept, new);
             return Subscribed::Replaced(former.options);
         }
-        if self.len() >= self.maximum {
+        if !self.has_room(&filter, 0, 0) {
             return Subscribed::QuotaExceeded;
         }
+        self.bytes += filter.as_str().len();
         self.filters.insert(filter, new);
         Subscribed::New
     }
 
-    /// Adds a shared subscription. False if it was not there and there are `maximum` subscriptions already.
+    /// Adds a shared subscription. False if it was not there and there is no room.
     pub fn insert_shared(&mut self, shared: SharedFilter) -> bool {
         if self.shared.contains(&shared) {
             return true;
         }
-        self.len() < self.maximum && self.shared.insert(shared)
+        let is_added = self.has_room(shared.filter(), 0, 0);
+        if is_added {
+            self.bytes += shared.filter().as_str().len();
+            self.shared.insert(shared);
+        }
+        is_added
     }
 
     /// Takes a plain subscription away; its options if it was there.
     pub fn remove(&mut self, filter: &TopicFilter) -> Option<SubscriptionOptions> {
-        self.filters.remove(filter).map(|kept| kept.options)
+        let kept = self.filters.remove(filter)?;
+        self.bytes -= filter.as_str().len();
+        Some(kept.options)
     }
 
     /// Takes a shared subscription away; false if it was not there.
     pub fn remove_shared(&mut self, shared: &SharedFilter) -> bool {
-        self.shared.remove(shared)
+        let was_there = self.shared.remove(shared);
+        self.bytes -= if was_there { shared.filter().as_str().len() } else { 0 };
+        was_there
     }
 
     /// The subscription to `filter`, if there is one.
@@ -88,10 +102,15 @@ impl Subscriptions {
         Some(StoredSubscription { target: SubscriptionTarget::Filter(filter.clone()), options, identifier })
     }
 
-    /// Whether `target` may be subscribed: it is there, or there is room beside `more` new ones.
+    /// Whether `target` may be subscribed: it is there, or there is room beside `more` new ones with so many bytes.
     #[must_use]
-    pub fn has_room_for(&self, target: &SubscriptionTarget, more: usize) -> bool {
-        self.contains(target) || self.len() + more < self.maximum
+    pub fn has_room_for(&self, target: &SubscriptionTarget, more: usize, more_bytes: usize) -> bool {
+        self.contains(target) || self.has_room(target.filter(), more, more_bytes)
+    }
+
+    fn has_room(&self, filter: &TopicFilter, more: usize, more_bytes: usize) -> bool {
+        self.len() + more < self.maximum
+            && self.bytes + more_bytes + filter.as_str().len() <= FILTER_BYTES_MAX
     }
 
     /// Whether there is a subscription to `target`.
@@ -152,6 +171,28 @@ mod tests {
     }
 
     #[test]
+    fn the_texts_of_all_filters_have_a_bound_and_what_goes_makes_room() {
+        let long = |number: usize| filter(&format!("{number:05}/{}", "x".repeat(60_000)));
+        let mut subscriptions = Subscriptions::new(1_000_000);
+        let fitting = (0..).take_while(|number| {
+            let target = SubscriptionTarget::Filter(long(*number));
+            let has_room = subscriptions.has_room_for(&target, 0, 0);
+            let outcome = subscriptions.insert(long(*number), options(QoS::AtMostOnce), None);
+            assert_eq!(outcome == Subscribed::New, has_room);
+            has_room
+        });
+        assert_eq!(fitting.count(), FILTER_BYTES_MAX / 60_006);
+
+        assert!(!subscriptions.insert_shared(shared(&format!("$share/g/{}", "x".repeat(60_000)))));
+        assert!(subscriptions.remove(&long(3)).is_some());
+        assert!(subscriptions.insert_shared(shared(&format!("$share/g/{}", "x".repeat(60_000)))));
+        assert!(!subscriptions.has_room_for(&SubscriptionTarget::Filter(long(3)), 0, 0));
+        assert!(subscriptions.remove_shared(&shared(&format!("$share/g/{}", "x".repeat(60_000)))));
+        assert!(subscriptions.has_room_for(&SubscriptionTarget::Filter(long(3)), 0, 0));
+        assert!(!subscriptions.has_room_for(&SubscriptionTarget::Filter(long(3)), 1, 60_006));
+    }
+
+    #[test]
     fn a_full_session_still_replaces_what_it_has() {
         let mut subscriptions = Subscriptions::new(1);
 
@@ -176,10 +217,10 @@ mod tests {
         assert!(subscriptions.insert_shared(shared("$share/g/a")), "it is there");
         assert!(!subscriptions.insert_shared(shared("$share/h/a")));
         let one_more = SubscriptionTarget::Shared(shared("$share/h/a"));
-        assert!(!subscriptions.has_room_for(&one_more, 0));
+        assert!(!subscriptions.has_room_for(&one_more, 0, 0));
         assert!(subscriptions.remove_shared(&shared("$share/g/a")));
         assert!(!subscriptions.remove_shared(&shared("$share/g/a")));
-        assert!(subscriptions.has_room_for(&one_more, 0));
+        assert!(subscriptions.has_room_for(&one_more, 0, 0));
         assert_eq!(subscriptions.len(), 1);
     }
 }
