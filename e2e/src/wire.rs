@@ -61,6 +61,9 @@ pub struct Input {
     bytes: BytesMut,
 }
 
+/// Room for each read.
+const READ_BYTES: usize = 16 * 1024;
+
 impl Input {
     /// Reads what is there; cancel-safe.
     ///
@@ -68,6 +71,8 @@ impl Input {
     ///
     /// When the broker has closed the connection.
     pub async fn read_some(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> Result<()> {
+        // Else a read takes what happens to be free, 64 bytes at worst, and the load is one of small packets.
+        self.bytes.reserve(READ_BYTES);
         ensure!(stream.read_buf(&mut self.bytes).await? > 0, "the broker closed the connection");
         Ok(())
     }
