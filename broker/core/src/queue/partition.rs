@@ -1,5 +1,9 @@
 //! All queues of one partition: which there are, what they subscribed to, and how far each has come.
 
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod model_tests;
 pub mod offer;
 #[cfg(test)]
 mod tests;
