@@ -214,6 +214,11 @@ impl Metrics {
         self.0.connections_closed[by as usize].inc();
     }
 
+    #[cfg(test)]
+    pub(crate) fn drops(&self, reason: DropReason) -> u64 {
+        self.0.drops[reason as usize].get()
+    }
+
     /// Clients connected now.
     #[must_use]
     pub fn connections(&self) -> u64 {

@@ -16,6 +16,9 @@ use tidemill_core::partition::Offset;
 use tidemill_core::session::aliases::{AliasChoice, TopicAliases};
 use tidemill_core::session::delivery::{Admission, OutgoingDelivery, Received, Sending, Source};
 
+/// A thread that waits for another one's write to a socket, which never blocks, looks so often; then the mailbox is full.
+const LOOKS_MAX: usize = 10_000;
+
 /// One message for one client, from memory.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveDelivery<'a> {
@@ -72,14 +75,22 @@ impl Mailbox {
     }
 
     /// The lock, with room for `bytes` unless the client keeps them waiting: what only waits for the end of a turn is
-    /// written first.
+    /// written first, by this thread or by the one that is at it.
     pub(super) fn lock_with_room(&self, bytes: usize) -> MutexGuard<'_, Inner> {
-        let inner = self.inner.lock();
-        if inner.is_blocked || !self.context.limits.are_reached(&inner, bytes) {
-            return inner;
+        let mut inner = self.inner.lock();
+        for _ in 0..LOOKS_MAX {
+            if inner.is_blocked || !self.context.limits.are_reached(&inner, bytes) {
+                break;
+            }
+            if inner.is_writing {
+                drop(inner);
+                std::thread::yield_now();
+            } else {
+                self.write(inner);
+            }
+            inner = self.inner.lock();
         }
-        self.write(inner);
-        self.inner.lock()
+        inner
     }
 
     /// Takes a message from memory for which there is room.

@@ -114,8 +114,8 @@ impl Mailbox {
                 }
             }
         }
-        // The bound is reached: the task waits for the socket like after a full one, then continues.
-        inner.is_blocked = matches!(flush, Flush::PlainTcp(_));
+        // The socket may take more: the connection's task goes on.
+        inner.is_left_to_task = true;
         wake(inner);
     }
 }
@@ -201,6 +201,28 @@ mod tests {
             }
             turn.finish();
         }
+    }
+
+    /// What is about to be written by another thread does not wait for the client.
+    #[test]
+    fn threads_that_deliver_at_once_never_take_each_others_batches_for_a_full_mailbox() {
+        let metrics = Metrics::new().unwrap();
+        let context = Arc::new(MailboxContext {
+            limits: MailboxLimits { messages: 20, bytes: usize::MAX },
+            metrics: metrics.clone(),
+            may_acknowledge: Box::new(|| true),
+        });
+        let mailbox = Mailbox::new(context, Flush::Probe(Arc::default()));
+
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let (mailbox, metrics) = (&mailbox, &metrics);
+                scope.spawn(move || deliver_all(mailbox, metrics, thread));
+            }
+        });
+
+        let dropped = metrics.drops(crate::metrics::DropReason::MailboxFull);
+        assert_eq!((dropped, mailbox.is_drained()), (0, true));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

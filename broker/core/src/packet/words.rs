@@ -35,7 +35,9 @@ fn of_connack(reason: ReasonCode) -> Option<&'static str> {
         ReasonCode::SERVER_BUSY => "another connection of this client id came first",
         ReasonCode::BAD_AUTHENTICATION_METHOD => "extended authentication is not served",
         ReasonCode::TOPIC_NAME_INVALID => "the will topic is $SYS or below it",
-        ReasonCode::QUOTA_EXCEEDED => "the client id is too long for a persistent session",
+        ReasonCode::QUOTA_EXCEEDED => {
+            "the client id is too long for a persistent session, or the will too large"
+        }
         ReasonCode::PAYLOAD_FORMAT_INVALID => "the will says that it is UTF-8, and is not",
         ReasonCode::RETAIN_NOT_SUPPORTED => "retained wills are not served",
         ReasonCode::QOS_NOT_SUPPORTED => "wills at QoS 2 are not served",

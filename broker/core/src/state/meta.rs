@@ -36,7 +36,8 @@ pub struct SessionMeta {
     pub created_at_ms: u64,
     /// Its last connection.
     pub connection: ConnectionEpoch,
-    /// What to publish when that connection ends badly. Its id follows from session and connection: [`will_id`].
+    /// What to publish when that connection ends badly. Its id follows from session and connection: [`will_id`]. Owners
+    /// do not store it yet: nobody publishes it when its broker dies, and it would stay for as long as the session.
     pub will: Option<Box<Will>>,
 }
 

@@ -209,7 +209,7 @@ impl Group {
                 version: request.version,
                 created_at_ms: now_ms,
                 connection: grant.connection,
-                will: request.will.clone(),
+                will: None,
             };
             self.create_session(partition, id, meta);
             return (grant, IsPersistent::Yes);
@@ -246,7 +246,7 @@ impl Group {
             version: request.version,
             created_at_ms: session.meta.created_at_ms,
             connection,
-            will: request.will.clone(),
+            will: None,
         };
         let key = StateKey::Meta { queue: session.id.clone() };
         let value = session.meta.encode();
