@@ -79,7 +79,9 @@ impl Mailbox {
     pub(super) fn lock_with_room(&self, bytes: usize) -> MutexGuard<'_, Inner> {
         let mut inner = self.inner.lock();
         for _ in 0..LOOKS_MAX {
-            if inner.is_blocked || !self.context.limits.are_reached(&inner, bytes) {
+            // What only waits for acknowledgements makes no room by a write.
+            let can_be_written = !inner.is_blocked && inner.buffer.unsent_bytes() > 0;
+            if !can_be_written || !self.context.limits.are_reached(&inner, bytes) {
                 break;
             }
             if inner.is_writing {
