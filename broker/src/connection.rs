@@ -28,6 +28,7 @@ use handshake::Connected;
 use input::Input;
 use retained::RetainedFeed;
 use std::future::poll_fn;
+use std::net;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -55,32 +56,41 @@ const TURNS_PER_POLL: usize = 8;
 
 /// Serves one client from its first byte to its last. Runs on a thread of connections; ends by itself, whatever the
 /// client does, once its mailbox is asked to close.
-pub async fn serve(services: Arc<Services>, socket: TcpStream) {
-    if let Err(error) = socket.set_nodelay(true) {
-        tracing::debug!(%error, "socket gone before it was served");
-        return;
-    }
+///
+/// Beginning and end are boxed: what they need is given back, so that a task that idles holds one pointer.
+pub async fn serve(services: Arc<Services>, socket: net::TcpStream) {
+    let Some(mut connection) = Box::pin(begin(services, socket)).await else { return };
+    let reason = connection.run().await;
+    Box::pin(connection.finish(reason)).await;
+}
+
+/// From the first byte to CONNACK; a client that is not let in is told why, and closed.
+async fn begin(services: Arc<Services>, socket: net::TcpStream) -> Option<Box<Connection>> {
+    let ready = TcpStream::from_std(socket).and_then(|socket| socket.set_nodelay(true).map(|()| socket));
+    let socket = match ready {
+        Ok(socket) => socket,
+        Err(error) => {
+            tracing::debug!(%error, "socket gone before it was served");
+            return None;
+        }
+    };
     let (reader, writer) = socket.into_split();
     let writer = Arc::new(writer);
     let mailbox = Mailbox::new(Arc::clone(&services.mailboxes), Flush::PlainTcp(Arc::clone(&writer)));
     let mut input = Input::new(reader, BytesMut::new());
 
-    // Boxed: what the handshake needs is given back before the connection idles.
-    let connected = match Box::pin(handshake::connect(&services, &mailbox, &mut input)).await {
-        Ok(connected) => connected,
+    match handshake::connect(&services, &mailbox, &mut input).await {
+        Ok(connected) => Some(Box::new(Connection::new(services, mailbox, writer, input, connected))),
         Err(error) => {
             services.metrics.connection_refused();
             tracing::debug!(%error, "connection refused");
             // Before CONNACK says success there is no DISCONNECT.
             let reason = mailbox.closing().filter(|_| error.is_after_connack());
             let farewell = reason.and_then(|reason| farewell(reason, None));
-            return Box::pin(close(&services, &mailbox, (writer, input), farewell)).await;
+            close(&services, &mailbox, (writer, input), farewell).await;
+            None
         }
-    };
-    let mut connection = Box::new(Connection::new(services, mailbox, writer, input, connected));
-    let reason = connection.run().await;
-    // Boxed, as the handshake is.
-    Box::pin(connection.finish(reason)).await;
+    }
 }
 
 /// What a 5.0 client is told at the end. `words` say more than the reason code does.

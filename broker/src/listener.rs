@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tidemill_contract::config;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 /// Pause after a failed accept (no file descriptors left), so that the loop does not spin.
@@ -137,10 +137,7 @@ impl Listener {
             };
             let services = Arc::clone(&services);
             threads.spawn(async move {
-                match TcpStream::from_std(socket) {
-                    Ok(socket) => serve(services, socket).await,
-                    Err(error) => tracing::warn!(%error, "socket cannot be served"),
-                }
+                serve(services, socket).await;
                 drop(place);
             });
         }

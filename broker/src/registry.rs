@@ -21,7 +21,7 @@ use tidemill_core::attach::{
 use tidemill_core::member::Member;
 use tidemill_core::packet::ReasonCode;
 use tidemill_core::partition::{PartitionGroup, Partitioning, QueueKind};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::SetOnce;
 
 /// How long a taken-over connection may take to close before it is given up. Its successor goes on before that: the owner
 /// waits for 5 s.
@@ -49,8 +49,8 @@ pub struct Registered {
     pub session: SessionNumber,
     /// Its connection epoch; changes when the group gets another owner.
     pub connection: Mutex<ConnectionEpoch>,
-    /// Cancelled when the connection is closed.
-    pub closed: CancellationToken,
+    /// Set when the connection is closed.
+    pub closed: SetOnce<()>,
 }
 
 /// A client id whose attach is under way. Dropped without [`Attaching::complete`] it leaves no trace.
@@ -112,7 +112,8 @@ impl Registry {
         }
         Slot::remove_if_idle(&mut slots, client_id);
         drop(slots);
-        registered.closed.cancel();
+        // Only the first call sets it.
+        let _ = registered.closed.set(());
     }
 
     /// Asks every connection to end.
@@ -244,18 +245,19 @@ impl Attaching {
             request: AttachRequest { clean_start: false, ..request },
             session: grant.session,
             connection: Mutex::new(grant.connection),
-            closed: CancellationToken::new(),
+            closed: SetOnce::new(),
         });
         self.is_completed = true;
         let registry = Arc::clone(&self.registry);
         let mut slots = registry.shard(&self.client_id).lock();
         let slot = slots.entry(self.client_id.clone()).or_default();
-        slot.attaching -= 1;
-        if slot.revoked.is_some_and(|revoked| revoked >= grant.connection) {
+        if slot.is_revoked(grant.connection) {
+            slot.end_attach();
             Slot::remove_if_idle(&mut slots, &self.client_id);
             return Err(TakenOver);
         }
         let early = slot.take_early(grant.connection);
+        slot.end_attach();
         let former = slot.current.replace(Arc::clone(&registered));
         // Under the lock, so that no later delivery overtakes an early one.
         let acked: Vec<_> =
@@ -276,10 +278,7 @@ impl Drop for Attaching {
         }
         let mut slots = self.registry.shard(&self.client_id).lock();
         if let Some(slot) = slots.get_mut(&self.client_id) {
-            slot.attaching -= 1;
-            if slot.attaching == 0 {
-                slot.early.clear();
-            }
+            slot.end_attach();
         }
         Slot::remove_if_idle(&mut slots, &self.client_id);
     }
@@ -312,15 +311,13 @@ impl HostSide for Registry {
     ) -> BoxFuture<'static, ()> {
         let mut slots = self.shard(client_id).lock();
         let Some(slot) = slots.get_mut(client_id) else { return futures::future::ready(()).boxed() };
-        if slot.attaching > 0 {
-            slot.revoked = slot.revoked.max(Some(connection));
-        }
+        slot.revoke(connection);
         let current = slot.current.clone().filter(|current| *current.connection.lock() <= connection);
         drop(slots);
         let Some(registered) = current else { return futures::future::ready(()).boxed() };
         registered.mailbox.close(CloseReason::Broker(ReasonCode::SESSION_TAKEN_OVER));
         async move {
-            let closed = registered.closed.cancelled();
+            let closed = registered.closed.wait();
             if tokio::time::timeout(TAKE_OVER_WAIT, closed).await.is_err() {
                 tracing::warn!(client_id = %registered.request.client_id, "taken-over connection is slow to close");
             }
@@ -332,7 +329,7 @@ impl HostSide for Registry {
 impl Registered {
     /// Whether `deliver` is for this connection. A new owner delivers under the connection's new name, perhaps before
     /// its answer to the re-attach is here; only an owner gives out higher names, so it is taken over from the delivery.
-    fn is_meant_by(&self, deliver: &Deliver, attaching: usize) -> bool {
+    fn is_meant_by(&self, deliver: &Deliver, attaching: u32) -> bool {
         let mut connection = self.connection.lock();
         let is_renamed =
             attaching == 0 && self.session == deliver.queue.number && deliver.connection > *connection;

@@ -7,6 +7,7 @@ pub mod idle;
 pub mod many;
 pub mod pair;
 pub mod process;
+pub mod route;
 pub mod subject;
 pub mod table;
 pub mod trie;

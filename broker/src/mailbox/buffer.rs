@@ -32,7 +32,7 @@ pub(super) struct Chunk {
     #[expect(clippy::box_collection, reason = "a mailbox without large payloads pays 8 bytes")]
     shared: Option<Box<VecDeque<(usize, Bytes)>>>,
     shared_bytes: usize,
-    messages: usize,
+    messages: u32,
     /// Packets in it, those with a message too.
     packets: u32,
 }
@@ -49,7 +49,7 @@ impl Chunk {
 
     /// PUBLISH packets in it; counted until all of it is written.
     pub(super) fn messages(&self) -> usize {
-        self.messages
+        usize::try_from(self.messages).unwrap_or(usize::MAX)
     }
 
     /// Packets in it; known until all of it is written.
@@ -58,7 +58,7 @@ impl Chunk {
     }
 
     /// Where to encode one packet; `messages` is 1 if it carries a message, else 0.
-    pub(super) fn encode_into(&mut self, messages: usize) -> &mut BytesMut {
+    pub(super) fn encode_into(&mut self, messages: u32) -> &mut BytesMut {
         if self.bytes.capacity() == 0 {
             self.bytes = take_spare();
         }
@@ -68,7 +68,7 @@ impl Chunk {
     }
 
     /// Takes back the count of a packet that was not encoded after all, `messages` as it was then.
-    pub(super) fn uncount(&mut self, messages: usize) {
+    pub(super) fn uncount(&mut self, messages: u32) {
         self.messages = self.messages.saturating_sub(messages);
         self.packets = self.packets.saturating_sub(1);
     }
@@ -157,7 +157,8 @@ fn give_spare(mut bytes: BytesMut) {
 /// What waits for one socket: an older chunk whose writing has begun, and a newer one that grows.
 #[derive(Debug, Default)]
 pub(super) struct OutBuffer {
-    front: Chunk,
+    /// Only of a socket that did not take all of it. Never empty.
+    front: Option<Box<Chunk>>,
     back: Chunk,
     /// Of the chunk that a writer has taken and not given back.
     taken_bytes: usize,
@@ -172,20 +173,20 @@ impl OutBuffer {
 
     /// Bytes that are not known to be written.
     pub(super) fn unsent_bytes(&self) -> usize {
-        self.front.len() + self.back.len() + self.taken_bytes
+        self.front.as_ref().map_or(0, |front| front.len()) + self.back.len() + self.taken_bytes
     }
 
     /// Messages that are not known to be written.
     pub(super) fn unsent_messages(&self) -> usize {
-        self.front.messages() + self.back.messages() + self.taken_messages
+        let front = self.front.as_ref().map_or(0, |front| front.messages());
+        front + self.back.messages() + self.taken_messages
     }
 
     /// Takes what is to be written next. One writer at a time; it gives the rest back.
     pub(super) fn take(&mut self) -> Option<Chunk> {
-        let chunk = if self.front.is_empty() {
-            std::mem::take(&mut self.back)
-        } else {
-            std::mem::take(&mut self.front)
+        let chunk = match self.front.take() {
+            Some(front) => *front,
+            None => std::mem::take(&mut self.back),
         };
         if chunk.is_empty() {
             chunk.recycle();
@@ -201,8 +202,8 @@ impl OutBuffer {
         if chunk.is_empty() {
             chunk.recycle();
         } else {
-            debug_assert!(self.front.is_empty(), "one writer at a time");
-            self.front = chunk;
+            debug_assert!(self.front.is_none(), "one writer at a time");
+            self.front = Some(Box::new(chunk));
         }
     }
 }

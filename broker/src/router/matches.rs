@@ -129,14 +129,16 @@ impl Gathered {
 pub struct RouteCache {
     publisher: Publisher,
     last: Option<(TopicName, Arc<Matches>)>,
-    topics: HashMap<TopicName, Arc<Matches>>,
+    /// Only of a publisher of more than one topic. Boxed: who publishes nothing pays for it too.
+    #[expect(clippy::box_collection, reason = "as said")]
+    topics: Option<Box<HashMap<TopicName, Arc<Matches>>>>,
 }
 
 impl RouteCache {
     /// An empty cache for one publisher.
     #[must_use]
     pub fn new(publisher: Publisher) -> Self {
-        Self { publisher, last: None, topics: HashMap::new() }
+        Self { publisher, last: None, topics: None }
     }
 
     pub(super) fn look_up(&mut self, tables: &Tables, topic: &TopicName) -> Arc<Matches> {
@@ -146,17 +148,18 @@ impl RouteCache {
         {
             return Arc::clone(matches);
         }
-        let cached = self.topics.get(topic).filter(|matches| tables.is_current(matches.version));
+        let known = self.topics.as_ref().and_then(|topics| topics.get(topic));
+        let cached = known.filter(|matches| tables.is_current(matches.version));
         let matches = match cached {
             Some(matches) => Arc::clone(matches),
             None => {
                 let matches = Arc::new(Matches::compute(tables, topic, self.publisher));
-                if self.topics.len() >= CACHED_TOPICS_MAX {
-                    self.topics.clear();
-                }
-                // A publisher of one topic needs no map.
                 if self.last.as_ref().is_some_and(|(last, _)| last != topic) {
-                    self.topics.insert(topic.clone(), Arc::clone(&matches));
+                    let topics = self.topics.get_or_insert_default();
+                    if topics.len() >= CACHED_TOPICS_MAX {
+                        topics.clear();
+                    }
+                    topics.insert(topic.clone(), Arc::clone(&matches));
                 }
                 matches
             }

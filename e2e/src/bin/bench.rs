@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidemill_e2e::bench::pair::{Pace, Plan};
 use tidemill_e2e::bench::subject::{BROKERS, Subject};
 use tidemill_e2e::bench::table::{Figure, head, lines};
-use tidemill_e2e::bench::{fan_out, idle, many, pair, trie};
+use tidemill_e2e::bench::{fan_out, idle, many, pair, route, trie};
 use tokio::task::JoinSet;
 
 /// What the broker allocates with, so that the row without a broker tells the same.
@@ -56,7 +56,7 @@ enum Load {
     Idle,
     Subscriptions,
     Retained,
-    /// No broker: the trie of the core.
+    /// No broker: the trie of the core, and the routes of a publisher.
     Match,
 }
 
@@ -172,9 +172,12 @@ async fn run(load: &Load, subject: &Subject, duration: Duration) -> Result<Vec<F
 
 fn matches() -> Result<Vec<Figure>> {
     let cost = trie::run(MANY, 200_000)?;
+    let repeated = route::run(MANY, 10_000_000)?;
     Ok(vec![
         Figure::new("ns per match of a new topic, one filter found", cost.hit_nanos),
         Figure::new("ns per match of a new topic, none found", cost.miss_nanos),
+        Figure::new("ns per look-up of one topic again and again", repeated.one_nanos),
+        Figure::new("ns per look-up of a hundred topics in turn", repeated.hundred_nanos),
     ])
 }
 

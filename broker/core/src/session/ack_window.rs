@@ -42,9 +42,10 @@ pub struct ReadyAck {
 #[derive(Debug)]
 pub struct AckWindow {
     is_v5: bool,
-    maximum: usize,
-    /// Publishes of this connection that count against a 5.0 client's quota.
-    quota_used: usize,
+    maximum: u16,
+    /// Publishes of this connection that count against a 5.0 client's quota. A 3.x client may have one for each packet
+    /// id at QoS 2, and others at QoS 1.
+    quota_used: u32,
     /// Ticket of the first slot.
     first: u64,
     slots: VecDeque<Slot>,
@@ -76,7 +77,7 @@ impl AckWindow {
     pub fn new(version: Version, maximum: u16) -> Self {
         Self {
             is_v5: version.is_v5(),
-            maximum: usize::from(maximum),
+            maximum,
             quota_used: 0,
             first: 0,
             slots: VecDeque::new(),
@@ -160,14 +161,17 @@ impl AckWindow {
 
     fn forget(&mut self, packet_id: PacketId) {
         let receipt = self.received.remove(&packet_id);
-        self.quota_used -= usize::from(receipt.is_some_and(|receipt| receipt.is_counted));
+        self.quota_used -= u32::from(receipt.is_some_and(|receipt| receipt.is_counted));
     }
 
     /// Whether a further publish breaks a 5.0 client's quota, or is to wait (3.x).
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let used = if self.is_v5 { self.quota_used } else { self.slots.len() };
-        used >= self.maximum
+        if self.is_v5 {
+            self.quota_used >= u32::from(self.maximum)
+        } else {
+            self.slots.len() >= usize::from(self.maximum)
+        }
     }
 
     /// Publishes whose first acknowledgement has not left.

@@ -22,13 +22,13 @@ use std::sync::Arc;
 /// which they came; an offset is in flight or done, never both.
 #[derive(Debug)]
 pub struct Outbound {
-    window: usize,
+    window: NonZeroU16,
     next_id: PacketId,
     /// Keeps live deliveries: they are handed over when the connection ends.
     is_persistent: bool,
     in_use: BTreeMap<PacketId, Exchange>,
     /// How many of `in_use` are [`Exchange::Reserved`].
-    reserved: usize,
+    reserved: u16,
     /// Counts live deliveries that are kept, and releases: the order in which they are handed over.
     order: u64,
     pending: VecDeque<OutgoingDelivery>,
@@ -70,7 +70,7 @@ impl Outbound {
     #[must_use]
     pub fn new(window: NonZeroU16) -> Self {
         Self {
-            window: usize::from(window.get()),
+            window,
             next_id: PacketId::MIN,
             is_persistent: false,
             in_use: BTreeMap::new(),
@@ -290,7 +290,7 @@ impl Outbound {
     /// Deliveries that count against the window.
     #[must_use]
     pub fn in_use_count(&self) -> usize {
-        self.in_use.len() - self.reserved
+        self.in_use.len() - usize::from(self.reserved)
     }
 
     /// Whether [`Outbound::admit`] would answer [`Admission::Send`] to a delivery from memory at `qos`.
@@ -302,7 +302,7 @@ impl Outbound {
     fn has_room(&self, sent_as: Option<PacketId>) -> bool {
         // With all 65,535 ids reserved or in use there is none to give.
         let has_id = sent_as.is_some() || self.in_use.len() < usize::from(u16::MAX);
-        self.in_use_count() < self.window && has_id
+        self.in_use_count() < usize::from(self.window.get()) && has_id
     }
 
     /// Offsets at the client or waiting for it, in order.

@@ -46,10 +46,11 @@ pub(super) struct Client {
     waiting: VecDeque<WaitingAttach>,
 }
 
-/// All client ids of the group that are connected or connecting.
+/// All client ids of the group that are connected or connecting. Boxed: a table has up to twice as many places as
+/// clients.
 #[derive(Default)]
 pub(super) struct Registry {
-    clients: HashMap<ByteString, Client>,
+    clients: HashMap<ByteString, Box<Client>>,
 }
 
 impl Registry {
@@ -119,7 +120,7 @@ impl Registry {
         let is_idle = |client: &Client| {
             client.attached.is_none() && client.pending.is_none() && client.waiting.is_empty()
         };
-        if self.clients.get(client_id).is_some_and(is_idle) {
+        if self.clients.get(client_id).is_some_and(|client| is_idle(client)) {
             self.clients.remove(client_id);
             // Memory goes back when clients go, at a distance that keeps it cheap.
             if self.clients.len() < self.clients.capacity() / 4 {

@@ -190,7 +190,10 @@ impl Model {
         assert_eq!(self.outbound.in_use_count(), self.present.len());
         assert!(self.present.len() <= self.window);
         assert_eq!(self.outbound.pending_bytes(), self.outbound.pending_count() * 9);
-        assert!(self.outbound.pending_count() == 0 || self.present.len() >= self.outbound.window);
+        assert!(
+            self.outbound.pending_count() == 0
+                || self.present.len() >= usize::from(self.outbound.window.get())
+        );
     }
 
     /// In the end every message has been received, and once.
