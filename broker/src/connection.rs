@@ -1,6 +1,7 @@
 //! One client's connection: a lean task that sleeps until its socket is readable, its mailbox calls, or a subscription
 //! is through. Nothing here is per message but the walk `read -> decode -> session -> router`.
 
+mod exactly_once;
 mod handshake;
 mod input;
 mod packets;
@@ -23,6 +24,7 @@ use crate::registry::Registered;
 use crate::router::{Publisher, RouteCache};
 use bytes::BytesMut;
 use bytestring::ByteString;
+use exactly_once::ExactlyOnceWork;
 use futures::future::BoxFuture;
 use handshake::Connected;
 use input::Input;
@@ -35,9 +37,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use subscriptions::SubscriptionWork;
 use tidemill_codec::Codec;
-use tidemill_core::attach::Detach;
+use tidemill_core::attach::{DeliveriesDone, Detach};
 use tidemill_core::packet::{Answer, Disconnect, Packet, PublishPacket, ReasonCode, Will, reason_string};
-use tidemill_core::partition::Offset;
 use tidemill_core::session::inbound::Inbound;
 use tidemill_core::session::state::Subscriptions;
 use tokio::net::TcpStream;
@@ -149,8 +150,10 @@ struct Connection {
     work: SubscriptionWork,
     /// Retained messages that follow a SUBACK.
     retained: RetainedFeed,
-    /// Offsets of the session's queue to report at the end of the turn.
-    acked: Vec<Offset>,
+    /// QoS 2 publishes that wait for the owner.
+    exactly_once: ExactlyOnceWork,
+    /// What the owner of the session's queue is to hear at the end of the turn.
+    done: DeliveriesDone,
     will: Option<Box<Will>>,
     /// What was wrong with the client's last bytes; boxed, because a connection that is well pays for it too.
     words: Option<Box<ByteString>>,
@@ -166,7 +169,7 @@ impl Connection {
         input: Input,
         connected: Connected,
     ) -> Self {
-        let Connected { codec, connect, registered, grant } = connected;
+        let Connected { codec, connect, registered, grant, intents } = connected;
         let has_more = input.has_rest();
         let mut connection = Self {
             inbound: Inbound::new(connect.version, services.features, handshake::TOPIC_ALIAS_MAXIMUM)
@@ -184,7 +187,8 @@ impl Connection {
             work: SubscriptionWork::default(),
             retained: RetainedFeed::default(),
             has_more,
-            acked: Vec::new(),
+            exactly_once: ExactlyOnceWork::resume(&intents),
+            done: DeliveriesDone::default(),
             will: connect.will.clone(),
             words: None,
             session_expiry_secs: None,
@@ -208,7 +212,10 @@ impl Connection {
     async fn finish(mut self: Box<Self>, reason: CloseReason) {
         self.mailbox.close(reason);
         if self.registered.is_persistent() {
-            let settled = poll_fn(|context| self.mailbox.poll_settled(context));
+            let settled = poll_fn(|context| {
+                self.poll_exactly_once(context);
+                self.mailbox.poll_settled(context)
+            });
             let _ = tokio::time::timeout(SETTLE_WAIT, settled).await;
         }
         self.end(reason);
@@ -264,6 +271,7 @@ impl Connection {
                 continue;
             }
             self.poll_work(context);
+            self.poll_exactly_once(context);
             self.poll_retained(context);
             // A client that does not read its answers gets no further ones. Its keep alive runs on.
             if state.is_crowded {

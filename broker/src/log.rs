@@ -2,6 +2,7 @@
 //! implementations (memory, embedded, Kafka), one conformance suite. Implementations do not know each other and treat
 //! records and state entries as opaque bytes.
 
+pub mod seek;
 pub mod state;
 
 pub mod embedded;

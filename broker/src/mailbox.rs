@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use tidemill_codec::Encoder;
+use tidemill_core::attach::DeliveriesDone;
 use tidemill_core::packet::{Ack, AckKind, Packet, ReasonCode, Version};
 use tidemill_core::partition::Offset;
 use tidemill_core::session::ack_window::AckWindow;
@@ -97,6 +98,8 @@ struct Inner {
     is_blocked: bool,
     /// Retained messages wait until there is room: the connection's task wants to hear of it.
     is_room_awaited: bool,
+    /// What was in flight is taken: what ends now is not in it.
+    is_told: bool,
 }
 
 /// What the connection's task must know before it goes on.
@@ -135,6 +138,7 @@ impl Mailbox {
             is_writing: false,
             is_blocked: false,
             is_room_awaited: false,
+            is_told: false,
         };
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         Arc::new(Self { id, context, load: AtomicUsize::new(0), inner: Mutex::new(inner) })
@@ -168,7 +172,7 @@ impl Mailbox {
             Kept::Nothing => (Outbound::new(client.window), AckWindow::new(version, client.receive_maximum)),
             Kept::Session(in_flight) => (
                 Outbound::resume(client.window, in_flight.outgoing),
-                AckWindow::resume(version, client.receive_maximum, in_flight.received),
+                AckWindow::resume(version, client.receive_maximum, &in_flight.received, &in_flight.intents),
             ),
         };
         inner.keep_alive = client.keep_alive;
@@ -183,7 +187,7 @@ impl Mailbox {
         for packet_id in &released {
             acks::encode_ack(&mut inner, &Ack::new(AckKind::PubRel, *packet_id, ReasonCode::SUCCESS));
         }
-        let mut done = Vec::new();
+        let mut done = DeliveriesDone::default();
         if deliver::encode_pending(&mut inner, &self.context, turn, &mut done) || !released.is_empty() {
             self.mark_dirty(&mut inner, turn);
         }
@@ -194,7 +198,9 @@ impl Mailbox {
     /// For a persistent session whose connection has ended and is closing: what it goes on with.
     pub fn take_in_flight(&self) -> InFlight {
         let mut inner = self.inner.lock();
-        InFlight { received: inner.window.take_received(), outgoing: inner.outbound.take_in_flight() }
+        inner.is_told = true;
+        let (received, outgoing) = (inner.window.take_received(), inner.outbound.take_in_flight());
+        InFlight { received, intents: Vec::new(), outgoing }
     }
 
     /// Sets how to write to a client that is refused.

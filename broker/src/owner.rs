@@ -11,8 +11,8 @@ pub mod service;
 
 use futures::future::BoxFuture;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, Detach, HostAttachments, OwnerError,
-    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, Detach, ExactlyOnceRequest, HostAttachments,
+    OwnerError, Release, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
 use tidemill_core::partition::PartitionGroup;
@@ -40,6 +40,10 @@ pub trait OwnerSide: Send + Sync + 'static {
         request: UnsubscribeRequest,
     ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>>;
 
+    /// Stores how far the QoS 2 publishes of a persistent session are. The answer is durable. One request of a
+    /// connection at a time.
+    fn store_exactly_once(&self, request: ExactlyOnceRequest) -> BoxFuture<'static, Result<(), OwnerError>>;
+
     /// Reports what a client is done with. Never waits; kept in order for each queue.
     fn acked(&self, acked: Acked);
 
@@ -59,6 +63,9 @@ pub trait HostSide: Send + Sync + 'static {
     /// Messages for a session on `host`. Never waits: bounded by the window of the attachment. What cannot be handed
     /// over is redelivered after the next attach.
     fn deliver(&self, host: &Member, deliver: Deliver);
+
+    /// PUBRECs that `host` reported are stored. Never waits; what is lost on the way the next grant tells.
+    fn release(&self, host: &Member, release: Release);
 
     /// Closes the connection that a newer one replaced (0x8E). Completes when it is closed, when `host` is dead, or
     /// after 6 s.

@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError,
+    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError, Release,
     SessionLifetime, SessionNumber,
 };
 use tidemill_core::member::Member;
@@ -216,7 +216,7 @@ impl Registry {
             queue: deliver.queue.clone(),
             partition: deliver.partition,
             connection: *registered.connection.lock(),
-            offsets: taken.done,
+            done: taken.done,
         })
     }
 
@@ -300,6 +300,18 @@ impl HostSide for Registry {
             }
             Some(_) | None if slot.attaching > 0 => slot.push_early(deliver),
             Some(_) | None => self.metrics.count_drop(DropReason::NoConnection),
+        }
+    }
+
+    fn release(&self, _host: &Member, release: Release) {
+        // A connection that is not the present one is told by its grant.
+        let current = self.find(&release.queue.name).filter(|registered| {
+            registered.session == release.queue.number && *registered.connection.lock() == release.connection
+        });
+        if let Some(registered) = current {
+            let mut turn = Turn::begin(&self.metrics);
+            registered.mailbox.release_stored(&release.packet_ids, &mut turn);
+            turn.finish();
         }
     }
 

@@ -9,6 +9,7 @@ mod retained;
 mod routes;
 mod shared;
 mod tables;
+mod unsettled;
 
 pub use live::LiveSubscription;
 pub use matches::{Publisher, RouteCache};
@@ -16,6 +17,7 @@ pub use probe::RouterProbe;
 pub use publish::PublishDone;
 pub use retained::{RetainedProgress, RetainedRequest};
 pub use shared::{MemberLeaves, SharedSubscription};
+pub use unsettled::Joined;
 
 use crate::cluster::{Forwarder, RouteExchange};
 use crate::log::Log;
@@ -31,6 +33,7 @@ use std::sync::{Arc, OnceLock};
 use tables::Tables;
 use tidemill_core::member::Member;
 use tidemill_core::partition::{Partition, Partitioning};
+use unsettled::Unsettled;
 
 /// The router of one broker. Share it behind an `Arc`.
 pub struct Router {
@@ -45,6 +48,8 @@ pub struct Router {
     links: OnceLock<Links>,
     /// Counts the QoS 2 publishes of this incarnation.
     exactly_once: AtomicU64,
+    /// Those whose packet ids are stored.
+    unsettled: Arc<Unsettled>,
     /// Unset when nothing is retained.
     retained: OnceLock<Retained>,
 }
@@ -72,6 +77,7 @@ impl Router {
             shared: Groups::default(),
             links: OnceLock::new(),
             exactly_once: AtomicU64::new(0),
+            unsettled: Arc::default(),
             retained: OnceLock::new(),
         }
     }

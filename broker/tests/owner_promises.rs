@@ -8,6 +8,8 @@ mod attach;
 mod change;
 #[path = "owner/delivery.rs"]
 mod delivery;
+#[path = "owner/exactly_once.rs"]
+mod exactly_once;
 #[path = "owner/in_flight.rs"]
 mod in_flight;
 #[path = "owner/model.rs"]

@@ -10,6 +10,10 @@ mod client;
 mod inbound;
 #[path = "spec_qos2/outbound.rs"]
 mod outbound;
+#[path = "fixture/process.rs"]
+mod process;
+#[path = "spec_qos2/restart.rs"]
+mod restart;
 #[path = "spec_qos2/resume.rs"]
 mod resume;
 #[path = "fixture/standalone.rs"]

@@ -167,6 +167,7 @@ fn delivery(offset: u64, redelivery: bool) -> Delivery {
         retain: false,
         redelivery,
         identifiers,
+        packet_id: None,
         record: Arc::new(record),
     }
 }

@@ -2,10 +2,10 @@
 //! values are passed in memory when host and owner are one broker and travel as peer frames when they are not.
 
 use crate::member::{Member, OwnerEpoch};
-use crate::packet::{QoS, ReasonCode, SubscriptionOptions, Version, Will};
+use crate::packet::{PacketId, QoS, ReasonCode, SubscriptionOptions, Version, Will};
 use crate::partition::{Offset, Partition, QueueKind};
 use crate::record::Record;
-use crate::session::in_flight::InFlight;
+use crate::session::in_flight::{InFlight, Intent};
 use crate::topic::SubscriptionTarget;
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -210,6 +210,8 @@ pub struct Delivery {
     pub redelivery: bool,
     /// Identifiers of all subscriptions that match.
     pub identifiers: Vec<u32>,
+    /// The packet id under which the owner has stored it: at QoS 2, and only then.
+    pub packet_id: Option<PacketId>,
     /// What was published.
     pub record: Arc<Record>,
 }
@@ -237,5 +239,48 @@ pub struct Acked {
     /// The connection that acknowledged.
     pub connection: ConnectionEpoch,
     /// What it is done with.
-    pub offsets: Vec<Offset>,
+    pub done: DeliveriesDone,
+}
+
+/// How far a client is with what it was sent from its queue.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct DeliveriesDone {
+    /// Offsets that it needs no more and that have no exchange any more.
+    pub finished: Vec<Offset>,
+    /// Offsets whose PUBREC came. PUBREL leaves when the owner has stored it: see [`Release`].
+    pub received: Vec<Offset>,
+    /// Packet ids whose PUBCOMP came.
+    pub completed: Vec<PacketId>,
+}
+
+impl DeliveriesDone {
+    /// Whether there is nothing to tell.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.finished.is_empty() && self.received.is_empty() && self.completed.is_empty()
+    }
+}
+
+/// An owner tells the host that PUBRECs are stored: their PUBRELs may leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Release {
+    /// The queue.
+    pub queue: QueueId,
+    /// The connection that it is for; a host drops what is for another one.
+    pub connection: ConnectionEpoch,
+    /// In the order of their PUBRECs.
+    pub packet_ids: Vec<PacketId>,
+}
+
+/// A host asks to store how far the QoS 2 publishes of a persistent session are. The answer is durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExactlyOnceRequest {
+    /// Client id of the publisher.
+    pub client_id: ByteString,
+    /// Which connection asks.
+    pub connection: ConnectionEpoch,
+    /// Publishes that go to the log when they are stored.
+    pub intents: Vec<Intent>,
+    /// Packet ids whose PUBREL came: PUBCOMP follows the answer.
+    pub releases: Vec<PacketId>,
 }

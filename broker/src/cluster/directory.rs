@@ -27,8 +27,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, Detach, HostAttachments, OwnerError,
-    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, DeliveriesDone, Detach, ExactlyOnceRequest,
+    HostAttachments, OwnerError, Release, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
 use tidemill_core::partition::{PartitionGroup, Partitioning, QueueKind};
@@ -44,6 +44,9 @@ const SUBSCRIBE_REPLY_BEYOND_GATE: Duration = Duration::from_secs(15);
 pub const TAKE_OVER_WAIT: Duration = Duration::from_secs(6);
 /// Requests of peers being answered at a time; more are refused as unavailable.
 const INCOMING_MAX: usize = 65_536;
+
+/// Longest wait for the answer of an owner to steps of QoS 2: longer than the owner itself waits.
+const EXACTLY_ONCE_REPLY: Duration = Duration::from_secs(15);
 
 /// Offsets in one frame.
 const ACKED_OFFSETS_MAX: usize = 4_096;
@@ -186,6 +189,12 @@ impl OwnerSide for Directory {
         Box::pin(async move { shared.unsubscribe(group, request).await })
     }
 
+    fn store_exactly_once(&self, request: ExactlyOnceRequest) -> BoxFuture<'static, Result<(), OwnerError>> {
+        let shared = Arc::clone(&self.shared);
+        let group = shared.group_of_client(&request.client_id);
+        Box::pin(async move { shared.store_exactly_once(group, request).await })
+    }
+
     fn acked(&self, acked: Acked) {
         let group = self.shared.partitioning.group_of(acked.partition);
         let Some(target) = self.shared.target(group) else { return };
@@ -219,11 +228,19 @@ impl OwnerSide for Directory {
 
 /// Splits what a client is done with, so that each part fits a frame.
 fn acked_parts(acked: Acked) -> Vec<Acked> {
-    if acked.offsets.len() <= ACKED_OFFSETS_MAX {
+    let DeliveriesDone { finished, received, completed } = &acked.done;
+    if finished.len() + received.len() + completed.len() <= ACKED_OFFSETS_MAX {
         return vec![acked];
     }
-    let part = |offsets: &[u64]| Acked { offsets: offsets.to_vec(), ..acked.clone() };
-    acked.offsets.chunks(ACKED_OFFSETS_MAX).map(part).collect()
+    let part = |done| Acked { done, ..acked.clone() };
+    let none = DeliveriesDone::default;
+    let finished = finished.chunks(ACKED_OFFSETS_MAX);
+    let finished = finished.map(|part| DeliveriesDone { finished: part.to_vec(), ..none() });
+    let received = received.chunks(ACKED_OFFSETS_MAX);
+    let received = received.map(|part| DeliveriesDone { received: part.to_vec(), ..none() });
+    let completed = completed.chunks(ACKED_OFFSETS_MAX);
+    let completed = completed.map(|part| DeliveriesDone { completed: part.to_vec(), ..none() });
+    finished.chain(received).chain(completed).map(part).collect()
 }
 
 impl HostSide for Directory {
@@ -235,6 +252,17 @@ impl HostSide for Directory {
         } else if let Some(link) = self.shared.links.to(host) {
             // Lost with the link; the host re-attaches over the next one, with what it has in flight.
             let _ = link.send(Body::Deliver((&deliver).into()), Crowding::Waits);
+        }
+    }
+
+    fn release(&self, host: &Member, release: Release) {
+        if *host == self.shared.view().own {
+            if let Some(local) = self.shared.local.get() {
+                local.host.release(host, release);
+            }
+        } else if let Some(link) = self.shared.links.to(host) {
+            // Lost with the link; the host re-attaches over the next one, and is told again.
+            let _ = link.send(Body::Release((&release).into()), Crowding::Waits);
         }
     }
 

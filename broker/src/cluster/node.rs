@@ -210,6 +210,10 @@ impl LinkHandler for ClusterNode {
             Body::Reattach(part) => self.directory.handle_reattach(link, part)?,
             Body::Subscribe(subscribe) => self.directory.handle_subscribe(link, subscribe)?,
             Body::Unsubscribe(unsubscribe) => self.directory.handle_unsubscribe(link, unsubscribe)?,
+            Body::StoreExactlyOnce(request) => self.directory.handle_store_exactly_once(link, request)?,
+            Body::StoreExactlyOnceReply(reply) => {
+                self.directory.handle_reply(link, reply.request, Body::StoreExactlyOnceReply(reply));
+            }
             Body::TakeOver(order) => self.directory.handle_take_over(link, order)?,
             Body::Acked(acked) => self.directory.handle_acked(acked)?,
             Body::AttachReply(reply) => self.directory.handle_attach_reply(link, reply)?,
@@ -236,7 +240,7 @@ impl LinkHandler for ClusterNode {
             // The link itself handles these and never passes them on.
             Body::Credit(_) | Body::Break(_) => {}
             // They belong to the data lane, which the link has checked.
-            Body::Deliver(_) | Body::Forward(_) | Body::Appended(_) | Body::Resume(_) => {}
+            Body::Deliver(_) | Body::Forward(_) | Body::Appended(_) | Body::Release(_) | Body::Resume(_) => {}
         }
         Ok(())
     }
@@ -247,6 +251,8 @@ impl LinkHandler for ClusterNode {
             self.forwards.handle_forward(link, forward, &*local.forwards)
         } else if let Body::Deliver(deliver) = body {
             self.directory.handle_deliver(deliver)
+        } else if let Body::Release(release) = body {
+            self.directory.handle_release(release)
         } else if let Body::Resume(resume) = body {
             self.forwards.handle_resume(link, resume, &*local.forwards);
             Ok(())

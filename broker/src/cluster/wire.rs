@@ -5,6 +5,7 @@
 
 pub mod attach;
 pub mod deliver;
+pub mod exactly_once;
 pub mod in_flight;
 pub mod link;
 pub mod parts;
@@ -108,7 +109,7 @@ pub struct Frame {
     /// The content.
     #[prost(
         oneof = "Body",
-        tags = "8, 9, 10, 11, 12, 16, 17, 18, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 40, 41, 42, 43, 44, 48, 49"
+        tags = "8, 9, 10, 11, 12, 16, 17, 18, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 40, 41, 42, 43, 44, 45, 48, 49"
     )]
     pub body: Option<Body>,
 }
@@ -173,6 +174,12 @@ pub enum Body {
     /// Host to owner: it is closed.
     #[prost(message, tag = "34")]
     TakenOver(attach::TakenOver),
+    /// Host to owner.
+    #[prost(message, tag = "35")]
+    StoreExactlyOnce(exactly_once::StoreExactlyOnce),
+    /// Owner to host.
+    #[prost(message, tag = "36")]
+    StoreExactlyOnceReply(exactly_once::StoreExactlyOnceReply),
     /// Owner to host, data lane: messages of a queue.
     #[prost(message, tag = "40")]
     Deliver(deliver::Deliver),
@@ -188,6 +195,9 @@ pub enum Body {
     /// Data lane: a hint that a record was committed. Format only; nobody sends it yet.
     #[prost(message, tag = "44")]
     Appended(deliver::Appended),
+    /// Owner to host, data lane, so that it follows its deliveries: PUBRECs are stored.
+    #[prost(message, tag = "45")]
+    Release(exactly_once::Release),
     /// First frame on the data lane after `Hello`: where the numbering of forwards stands.
     #[prost(message, tag = "48")]
     Resume(deliver::Resume),
@@ -201,7 +211,9 @@ impl Body {
     #[must_use]
     pub fn lane(&self) -> Lane {
         match self {
-            Self::Deliver(_) | Self::Forward(_) | Self::Appended(_) | Self::Resume(_) => Lane::Data,
+            Self::Deliver(_) | Self::Forward(_) | Self::Appended(_) | Self::Release(_) | Self::Resume(_) => {
+                Lane::Data
+            }
             Self::Hello(_)
             | Self::Ping(_)
             | Self::Pong(_)
@@ -221,6 +233,8 @@ impl Body {
             | Self::UnsubscribeReply(_)
             | Self::TakeOver(_)
             | Self::TakenOver(_)
+            | Self::StoreExactlyOnce(_)
+            | Self::StoreExactlyOnceReply(_)
             | Self::Acked(_)
             | Self::ForwardAck(_)
             | Self::Consent(_) => Lane::Control,

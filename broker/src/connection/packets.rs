@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tidemill_contract::topics::RECORD_OVERHEAD_BYTES;
 use tidemill_core::attach::{Acked, QueueId};
 use tidemill_core::message::Message;
-use tidemill_core::packet::{Ack, Disconnect, Packet, PublishPacket, QoS, ReasonCode};
+use tidemill_core::packet::{Ack, AckKind, Disconnect, Packet, PacketId, PublishPacket, QoS, ReasonCode};
 use tidemill_core::partition::QueueKind;
 use tidemill_core::session::ack_window::Opened;
 use tidemill_core::session::delivery::AckError;
@@ -52,7 +52,8 @@ impl Connection {
             return ControlFlow::Continue(());
         }
         turn.count_received(publish.qos, publish.payload.len());
-        let opened = publish.packet_id.map(|id| self.mailbox.open_ticket(id, publish.qos, turn));
+        let packet_id = publish.packet_id;
+        let opened = packet_id.map(|id| self.mailbox.open_ticket(id, publish.qos, turn));
         // A repeated PUBLISH sets a topic alias like any other.
         let publisher = &self.registered.request.client_id;
         let message = match self.inbound.handle_publish(publish, publisher, turn.now_ms()) {
@@ -70,11 +71,20 @@ impl Connection {
             (Ok(message), None) => {
                 self.services.router.publish(&message, &mut self.cache, PublishDone::Nobody, turn);
             }
+            (Ok(message), Some(Opened::New(ticket))) if self.is_stored_first(&message) => {
+                // A packet that has a ticket has a packet id.
+                self.publish_stored(packet_id.unwrap_or(PacketId::MIN), ticket, message);
+            }
             (Ok(message), Some(Opened::New(ticket))) => {
                 let done = PublishDone::Ticket(&self.mailbox, ticket);
                 self.services.router.publish(&message, &mut self.cache, done, turn);
             }
-            (Err(reason), Some(Opened::New(ticket))) => self.mailbox.complete(ticket, reason, turn),
+            (Ok(message), Some(Opened::Again(ticket, unique_id))) => {
+                self.publish_again((unique_id, ticket), &message, turn);
+            }
+            (Err(reason), Some(Opened::New(ticket) | Opened::Again(ticket, _))) => {
+                self.mailbox.complete(ticket, reason, turn);
+            }
             (_, Some(Opened::InUse(ticket))) => {
                 self.mailbox.complete(ticket, ReasonCode::PACKET_IDENTIFIER_IN_USE, turn);
             }
@@ -109,7 +119,10 @@ impl Connection {
     }
 
     fn handle_ack(&mut self, ack: &Ack, turn: &mut Turn) -> ControlFlow<CloseReason> {
-        let Err(error) = self.mailbox.handle_ack(ack, turn, &mut self.acked) else {
+        if ack.kind == AckKind::PubRel && self.release_stored(ack.packet_id) {
+            return ControlFlow::Continue(());
+        }
+        let Err(error) = self.mailbox.handle_ack(ack, turn, &mut self.done) else {
             return ControlFlow::Continue(());
         };
         self.services.metrics.count_unknown_ack();
@@ -132,7 +145,7 @@ impl Connection {
 
     /// Tells the owner what the client is done with, once for each turn.
     pub(super) fn report_acked(&mut self) {
-        if self.acked.is_empty() {
+        if self.done.is_empty() {
             return;
         }
         let name = self.registered.request.client_id.clone();
@@ -141,7 +154,7 @@ impl Connection {
             queue: QueueId { kind: QueueKind::Session, name, number: self.registered.session },
             partition,
             connection: *self.registered.connection.lock(),
-            offsets: std::mem::take(&mut self.acked),
+            done: std::mem::take(&mut self.done),
         });
     }
 }

@@ -3,8 +3,8 @@
 use super::{CloseReason, Inner, Mailbox, Turn, deliver, monotonic_us, wake};
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use tidemill_core::attach::DeliveriesDone;
 use tidemill_core::packet::{Ack, AckKind, Answer, PacketId, QoS, ReasonCode, reason_string};
-use tidemill_core::partition::Offset;
 use tidemill_core::session::ack_window::{Opened, Ticket};
 use tidemill_core::session::delivery::{AckError, Received};
 
@@ -30,9 +30,12 @@ impl Mailbox {
     }
 
     /// A publish ended, on any other thread: the connection's task writes its acknowledgement together with those that
-    /// end meanwhile.
-    pub fn complete_elsewhere(&self, ticket: Ticket, reason: ReasonCode) {
+    /// end meanwhile. False if the connection has told its owner already what it had in flight.
+    pub fn complete_elsewhere(&self, ticket: Ticket, reason: ReasonCode) -> bool {
         let mut inner = self.inner.lock();
+        if inner.is_told {
+            return false;
+        }
         inner.window.complete(ticket, reason);
         if self.encode_acks(&mut inner, monotonic_us()) {
             inner.is_left_to_task = true;
@@ -41,6 +44,7 @@ impl Mailbox {
             // See `poll_settled`.
             wake(inner);
         }
+        true
     }
 
     /// For the task of a connection that ends: ready when the outcome of each QoS 2 publish is known.
@@ -53,8 +57,8 @@ impl Mailbox {
         Poll::Pending
     }
 
-    /// The client took the next step of an exchange; the answer is queued, and what waited for room follows. Offsets of
-    /// the queue that the client needs no more go to `done`, for the caller to report.
+    /// The client took the next step of an exchange; the answer is queued, and what waited for room follows. What the
+    /// owner of the queue must know goes to `done`, for the caller to report.
     ///
     /// # Errors
     ///
@@ -63,20 +67,24 @@ impl Mailbox {
         self: &Arc<Self>,
         ack: &Ack,
         turn: &mut Turn,
-        done: &mut Vec<Offset>,
+        done: &mut DeliveriesDone,
     ) -> Result<(), AckError> {
         let mut inner = self.inner.lock();
         let packet_id = ack.packet_id;
         match ack.kind {
-            AckKind::PubAck => done.extend(inner.outbound.handle_puback(packet_id)?),
+            AckKind::PubAck => done.finished.extend(inner.outbound.handle_puback(packet_id)?),
+            // Until its PUBCOMP a packet id is in use: but for a refusal there is no more room than before.
             AckKind::PubRec => match inner.outbound.handle_pubrec(packet_id, ack.reason.is_failure()) {
-                Ok(Received::Release(offset)) => {
-                    done.extend(offset);
+                Ok(Received::Release) => {
                     self.answer(&mut inner, &Ack::new(AckKind::PubRel, packet_id, ReasonCode::SUCCESS), turn);
-                    // The packet id is in use still: there is no more room than before.
                     return Ok(());
                 }
-                Ok(Received::Refused(offset)) => done.extend(offset),
+                Ok(Received::Store(offset)) => {
+                    done.received.push(offset);
+                    return Ok(());
+                }
+                Ok(Received::Waiting) => return Ok(()),
+                Ok(Received::Refused(offset)) => done.finished.extend(offset),
                 Err(error @ AckError::Unknown(_)) => {
                     let not_found = ReasonCode::PACKET_IDENTIFIER_NOT_FOUND;
                     self.answer(&mut inner, &Ack::new(AckKind::PubRel, packet_id, not_found), turn);
@@ -84,7 +92,10 @@ impl Mailbox {
                 }
                 Err(error @ AckError::OutOfStep(_)) => return Err(error),
             },
-            AckKind::PubComp => inner.outbound.handle_pubcomp(packet_id)?,
+            AckKind::PubComp => {
+                inner.outbound.handle_pubcomp(packet_id)?;
+                done.completed.extend(inner.outbound.is_stored(packet_id).then_some(packet_id));
+            }
             AckKind::PubRel => {
                 let is_known = inner.window.release(packet_id);
                 let reason =
@@ -98,6 +109,25 @@ impl Mailbox {
         }
         self.note_load(&inner);
         Ok(())
+    }
+
+    /// The owner has stored PUBRECs: their PUBRELs leave.
+    pub fn release_stored(self: &Arc<Self>, packet_ids: &[PacketId], turn: &mut Turn) {
+        let mut inner = self.inner.lock();
+        if !inner.takes_messages() {
+            return;
+        }
+        for packet_id in packet_ids {
+            if inner.outbound.release_stored(*packet_id) {
+                self.answer(&mut inner, &Ack::new(AckKind::PubRel, *packet_id, ReasonCode::SUCCESS), turn);
+            }
+        }
+    }
+
+    /// Whether PUBREL may end a publish: see [`AckWindow::is_releasable`](tidemill_core::session::ack_window::AckWindow::is_releasable).
+    #[must_use]
+    pub fn is_releasable(&self, packet_id: PacketId) -> bool {
+        self.inner.lock().window.is_releasable(packet_id)
     }
 
     fn answer(self: &Arc<Self>, inner: &mut Inner, ack: &Ack, turn: &mut Turn) {

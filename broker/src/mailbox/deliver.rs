@@ -9,10 +9,9 @@ use parking_lot::MutexGuard;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use tidemill_codec::{EncodeError, PublishParts};
-use tidemill_core::attach::Delivery;
+use tidemill_core::attach::{DeliveriesDone, Delivery};
 use tidemill_core::message::Message;
 use tidemill_core::packet::{Ack, AckKind, QoS, ReasonCode};
-use tidemill_core::partition::Offset;
 use tidemill_core::session::aliases::{AliasChoice, TopicAliases};
 use tidemill_core::session::delivery::{Admission, OutgoingDelivery, Received, Sending, Source};
 
@@ -42,6 +41,7 @@ impl LiveDelivery<'_> {
             identifiers: self.identifiers.cloned(),
             source,
             sent_as: None,
+            is_repeated: false,
         }
     }
 }
@@ -56,8 +56,8 @@ pub struct QueueDeliveries<'a> {
 /// What became of [`QueueDeliveries`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TakenDeliveries {
-    /// Offsets that the client needs no more: done before, expired, or larger than it accepts. Report them.
-    pub done: Vec<Offset>,
+    /// What the client needs no more: done before, expired, or larger than it accepts. Report it.
+    pub done: DeliveriesDone,
 }
 
 impl Mailbox {
@@ -103,9 +103,11 @@ impl Mailbox {
         source: Source,
         turn: &mut Turn,
     ) {
-        match inner.outbound.admit(delivery.qos, source, || delivery.to_outgoing(source)) {
+        match inner.outbound.admit((delivery.qos, None), source, || delivery.to_outgoing(source)) {
             Admission::Send(sending) => {
-                encode(inner, &self.context, Outgoing::live(&delivery, sending), turn);
+                let mut done = DeliveriesDone::default();
+                encode(inner, &self.context, Outgoing::live(&delivery, sending), (turn, &mut done));
+                debug_assert!(done.is_empty(), "it did not come from the queue");
                 self.mark_dirty(inner, turn);
             }
             Admission::Wait => {}
@@ -140,8 +142,9 @@ impl Mailbox {
                     .then(|| delivery.identifiers.as_slice().into()),
                 source,
                 sent_as: None,
+                is_repeated: false,
             };
-            match inner.outbound.admit(delivery.qos, source, kept) {
+            match inner.outbound.admit((delivery.qos, delivery.packet_id), source, kept) {
                 Admission::Send(sending) => {
                     let outgoing = Outgoing {
                         message: &delivery.record.message,
@@ -149,11 +152,11 @@ impl Mailbox {
                         sending,
                         identifiers: &delivery.identifiers,
                     };
-                    taken.done.extend(encode(&mut inner, &self.context, outgoing, turn));
+                    encode(&mut inner, &self.context, outgoing, (turn, &mut taken.done));
                 }
                 Admission::Wait => {}
                 Admission::InFlight => {}
-                Admission::Done => taken.done.push(delivery.offset),
+                Admission::Done => taken.done.finished.push(delivery.offset),
             }
         }
         self.mark_dirty(&mut inner, turn);
@@ -210,7 +213,7 @@ pub(super) fn encode_pending(
     inner: &mut Inner,
     context: &MailboxContext,
     turn: &mut Turn,
-    done: &mut Vec<Offset>,
+    done: &mut DeliveriesDone,
 ) -> bool {
     let mut is_any = false;
     while let Some((sending, pending)) = inner.outbound.poll_pending() {
@@ -220,7 +223,7 @@ pub(super) fn encode_pending(
             sending,
             identifiers: pending.identifiers.as_deref().unwrap_or(&[]),
         };
-        done.extend(encode(inner, context, outgoing, turn));
+        encode(inner, context, outgoing, (turn, done));
         is_any = true;
     }
     is_any
@@ -244,15 +247,15 @@ impl<'a> Outgoing<'a> {
     }
 }
 
-/// Encodes one PUBLISH. A message that has expired or that the client does not accept is dropped for it alone; the
-/// offset to report then, if it came from a queue. What was begun is completed: a message that is sent again has not
-/// expired (MQTT 5.0 section 3.3.2.3.3).
+/// Encodes one PUBLISH. A message that has expired or that the client does not accept is dropped for it alone; what to
+/// report then, if it came from a queue, goes to `done`. What was begun is completed: a message that is sent again has
+/// not expired (MQTT 5.0 section 3.3.2.3.3).
 fn encode(
     inner: &mut Inner,
     context: &MailboxContext,
     outgoing: Outgoing<'_>,
-    turn: &mut Turn,
-) -> Option<Offset> {
+    (turn, done): (&mut Turn, &mut DeliveriesDone),
+) {
     let Outgoing { message, sending, .. } = outgoing;
     let mut remaining_secs = message.remaining_expiry_secs(turn.now_ms());
     if sending.dup {
@@ -260,7 +263,7 @@ fn encode(
     }
     if remaining_secs == Some(0) {
         context.metrics.count_drop(DropReason::Expired);
-        return not_written(inner, sending);
+        return not_written(inner, sending, done);
     }
     let parts = PublishParts {
         dup: sending.dup,
@@ -275,27 +278,25 @@ fn encode(
         subscription_identifiers: outgoing.identifiers,
     };
     match write_with_alias(inner, &parts, &message.payload) {
-        Ok(()) => {
-            turn.count_sent(sending.qos, message.payload.len());
-            None
-        }
+        Ok(()) => turn.count_sent(sending.qos, message.payload.len()),
         Err(error) => {
             context.metrics.count_drop(match error {
                 EncodeError::TooLarge { .. } => DropReason::LargerThanClientAccepts,
                 EncodeError::Unrepresentable(_) => DropReason::Unrepresentable,
             });
-            not_written(inner, sending)
+            not_written(inner, sending, done);
         }
     }
 }
 
-fn not_written(inner: &mut Inner, sending: Sending) -> Option<Offset> {
-    let outcome = inner.outbound.handle_not_written(sending)?;
-    if let (Received::Release(_), Some(packet_id)) = (outcome, sending.packet_id) {
-        encode_ack(inner, &Ack::new(AckKind::PubRel, packet_id, ReasonCode::SUCCESS));
-    }
-    match outcome {
-        Received::Release(offset) | Received::Refused(offset) => offset,
+fn not_written(inner: &mut Inner, sending: Sending, done: &mut DeliveriesDone) {
+    match (inner.outbound.handle_not_written(sending), sending.packet_id) {
+        (Some(Received::Release), Some(packet_id)) => {
+            encode_ack(inner, &Ack::new(AckKind::PubRel, packet_id, ReasonCode::SUCCESS));
+        }
+        (Some(Received::Store(offset)), _) => done.received.push(offset),
+        (Some(Received::Refused(offset)), _) => done.finished.extend(offset),
+        (Some(Received::Release | Received::Waiting) | None, _) => {}
     }
 }
 

@@ -5,6 +5,7 @@ mod attach;
 mod catch_up;
 mod commit;
 mod delivery;
+mod exactly_once;
 mod expiry;
 mod inbox;
 mod job;
@@ -14,6 +15,7 @@ mod partition_run;
 mod reattach;
 mod recent;
 mod registry;
+mod resolve;
 mod subscribe;
 mod trim;
 mod unsubscribe;
@@ -158,6 +160,7 @@ impl Group {
             Request::Attach(request, answer) => self.handle_attach(WaitingAttach::new(*request, answer)),
             Request::Subscribe(request, answer) => self.handle_subscribe(request, answer),
             Request::Unsubscribe(request, answer) => self.handle_unsubscribe(request, answer),
+            Request::ExactlyOnce(request, answer) => self.handle_exactly_once(request, answer),
             Request::Reattach { host, attachments, answer } => {
                 self.handle_reattach(&host, attachments, answer);
             }

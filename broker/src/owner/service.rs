@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Detach, HostAttachments, OwnerError,
-    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Detach, ExactlyOnceRequest, HostAttachments,
+    OwnerError, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::{Member, OwnerEpoch};
 use tidemill_core::partition::{PartitionGroup, QueueKind};
@@ -21,6 +21,8 @@ use tokio::time::timeout;
 
 /// How long an attach or re-attach may take.
 const ATTACH_WAIT: Duration = Duration::from_secs(10);
+/// How long storing steps of QoS 2 may take; the host asks again.
+const EXACTLY_ONCE_WAIT: Duration = Duration::from_secs(10);
 /// How long a subscribe or unsubscribe may take beyond its gate: the question for the log's end, and a commit.
 const SUBSCRIBE_WAIT_BEYOND_GATE: Duration = Duration::from_secs(10);
 
@@ -158,6 +160,11 @@ impl OwnerSide for OwnerService {
     ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>> {
         let handle = self.handle_of(&request.client_id);
         Self::ask(handle, self.subscribe_wait(), |answer| Request::Unsubscribe(request, answer))
+    }
+
+    fn store_exactly_once(&self, request: ExactlyOnceRequest) -> BoxFuture<'static, Result<(), OwnerError>> {
+        let handle = self.handle_of(&request.client_id);
+        Self::ask(handle, EXACTLY_ONCE_WAIT, |answer| Request::ExactlyOnce(request, answer))
     }
 
     fn acked(&self, acked: Acked) {

@@ -2,6 +2,7 @@
 //! peer, append once per partition, and report when all of it is done.
 
 use super::matches::{Matches, RouteCache};
+use super::unsettled::{Joined, Unsettled};
 use super::{Router, partitions_of};
 use crate::cluster::LiveClass;
 use crate::log::{AppendDone, AppendError, Sequence};
@@ -21,6 +22,24 @@ pub enum PublishDone<'a> {
     Nobody,
     /// The window of unacknowledged publishes of a connection.
     Ticket(&'a Arc<Mailbox>, Ticket),
+    /// The same, of a QoS 2 publish whose owner has stored this unique id.
+    Stored(&'a Arc<Mailbox>, Ticket, u128),
+}
+
+impl<'a> PublishDone<'a> {
+    fn ticket(self) -> Option<(&'a Arc<Mailbox>, Ticket)> {
+        match self {
+            Self::Nobody => None,
+            Self::Ticket(mailbox, ticket) | Self::Stored(mailbox, ticket, _) => Some((mailbox, ticket)),
+        }
+    }
+
+    fn stored(self) -> Option<u128> {
+        match self {
+            Self::Nobody | Self::Ticket(..) => None,
+            Self::Stored(_, _, unique_id) => Some(unique_id),
+        }
+    }
 }
 
 /// A message and, at QoS 2, the id that is the same in all its records.
@@ -31,6 +50,8 @@ struct Countdown {
     remaining: AtomicUsize,
     mailbox: Arc<Mailbox>,
     ticket: Ticket,
+    /// Of a publish whose outcome a later connection may wait for.
+    stored: Option<(u128, Arc<Unsettled>)>,
 }
 
 impl Countdown {
@@ -42,7 +63,14 @@ impl Countdown {
     /// One append or forward ended, on some other thread or later in this one.
     fn release_elsewhere(&self) {
         if self.release() {
-            self.mailbox.complete_elsewhere(self.ticket, ReasonCode::SUCCESS);
+            self.end(ReasonCode::SUCCESS);
+        }
+    }
+
+    fn end(&self, reason: ReasonCode) {
+        match &self.stored {
+            Some((unique_id, unsettled)) => unsettled.end(*unique_id, reason),
+            None => drop(self.mailbox.complete_elsewhere(self.ticket, reason)),
         }
     }
 
@@ -56,7 +84,7 @@ impl Countdown {
         tracing::warn!(client_id = %self.mailbox.client_id(), %error, "append failed; closing publisher");
         self.mailbox.close(CloseReason::Broker(reason));
         // Nothing is sent any more; but a persistent session must not take the publish for done.
-        self.mailbox.complete_elsewhere(self.ticket, reason);
+        self.end(reason);
     }
 }
 
@@ -76,10 +104,7 @@ impl Router {
             return self.route(message, cache, done, turn);
         };
         let order = retained.lock_topic(&message.topic);
-        let told = match done {
-            PublishDone::Ticket(mailbox, ticket) if mailbox.version().is_v5() => Some((mailbox, ticket)),
-            PublishDone::Ticket(..) | PublishDone::Nobody => None,
-        };
+        let told = done.ticket().filter(|(mailbox, _)| mailbox.version().is_v5());
         if self.retain(retained, message, told.is_some(), turn.now_ms()) {
             self.route(message, cache, done, turn);
         } else if let Some((mailbox, ticket)) = told {
@@ -109,16 +134,18 @@ impl Router {
         };
         let peers = matches.peers_of(message.qos).count();
         let appends = usize::try_from(durable.count_ones()).unwrap_or(0);
-        let countdown = match done {
-            PublishDone::Ticket(mailbox, ticket) if peers + appends > 0 => Some(Arc::new(Countdown {
+        let countdown = done.ticket().filter(|_| peers + appends > 0).map(|(mailbox, ticket)| {
+            done.stored().inspect(|unique_id| self.unsettled.begin(*unique_id, mailbox, ticket));
+            Arc::new(Countdown {
                 // One more for this thread, so that it ends here or later, but not in between.
                 remaining: AtomicUsize::new(peers + appends + 1),
                 mailbox: Arc::clone(mailbox),
                 ticket,
-            })),
-            PublishDone::Ticket(..) | PublishDone::Nobody => None,
-        };
-        let unique_id = (message.qos == QoS::ExactlyOnce && peers + appends > 0).then(|| self.unique_id());
+                stored: done.stored().map(|unique_id| (unique_id, Arc::clone(&self.unsettled))),
+            })
+        });
+        let is_identified = message.qos == QoS::ExactlyOnce && peers + appends > 0;
+        let unique_id = is_identified.then(|| done.stored().unwrap_or_else(|| self.unique_id()));
         if peers > 0 {
             self.forward((message, unique_id), &matches, countdown.as_ref());
         }
@@ -126,15 +153,23 @@ impl Router {
             self.append(partition, (message, unique_id), countdown.as_ref());
         }
 
-        let PublishDone::Ticket(mailbox, ticket) = done else { return };
+        let Some((mailbox, ticket)) = done.ticket() else { return };
         match countdown {
             Some(countdown) if !countdown.release() => {}
-            Some(_) => mailbox.complete(ticket, ReasonCode::SUCCESS, turn),
+            Some(_) => {
+                done.stored().inspect(|unique_id| self.unsettled.forget(*unique_id));
+                mailbox.complete(ticket, ReasonCode::SUCCESS, turn);
+            }
             None if matches.targets.is_empty() && matches.groups.is_empty() => {
                 mailbox.complete(ticket, ReasonCode::NO_MATCHING_SUBSCRIBERS, turn);
             }
             None => mailbox.complete(ticket, ReasonCode::SUCCESS, turn),
         }
+    }
+
+    /// A QoS 2 publish whose unique id is stored comes again on a new connection: who hears of its outcome.
+    pub fn join(&self, unique_id: u128, mailbox: &Arc<Mailbox>, ticket: Ticket) -> Joined {
+        self.unsettled.join(unique_id, mailbox, ticket)
     }
 
     /// Delivers what a peer forwarded to local receivers only, and retains it if it asks for it: a forwarded message is
@@ -214,7 +249,7 @@ impl Router {
     }
 
     /// Unique among the QoS 2 publishes of all brokers: incarnations are.
-    fn unique_id(&self) -> u128 {
+    pub fn unique_id(&self) -> u128 {
         let number = self.exactly_once.fetch_add(1, Ordering::Relaxed);
         u128::from(self.own.incarnation.0) << 64 | u128::from(number)
     }

@@ -5,13 +5,14 @@ use super::node::{TestNode, give_group, member, record, three};
 use std::time::Duration;
 use tidemill_broker::owner::{HostSide, OwnerSide};
 use tidemill_core::attach::{
-    Acked, AttachRequest, Attachment, ConnectionEpoch, Deliver, Delivery, Detach, OwnerError, QueueId,
-    SessionLifetime, SessionNumber, StoredSubscription, SubscribeRequest,
+    Acked, AttachRequest, Attachment, ConnectionEpoch, Deliver, DeliveriesDone, Delivery, Detach,
+    ExactlyOnceRequest, OwnerError, QueueId, Release, SessionLifetime, SessionNumber, StoredSubscription,
+    SubscribeRequest,
 };
 use tidemill_core::member::{MemberId, OwnerEpoch};
 use tidemill_core::packet::{PacketId, QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version};
-use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
-use tidemill_core::session::in_flight::InFlight;
+use tidemill_core::partition::{Offset, Partition, PartitionGroup, QueueKind};
+use tidemill_core::session::in_flight::{InFlight, Intent};
 use tidemill_core::topic::SubscriptionTarget;
 
 const LONG: Duration = Duration::from_secs(50);
@@ -34,8 +35,12 @@ fn queue() -> QueueId {
     QueueId { kind: QueueKind::Session, name: "client".into(), number: SessionNumber::new(OwnerEpoch(1), 1) }
 }
 
+fn finished(finished: Vec<Offset>) -> DeliveriesDone {
+    DeliveriesDone { finished, ..DeliveriesDone::default() }
+}
+
 fn acked(offset: u64) -> Acked {
-    Acked { queue: queue(), partition: Partition(0), connection: CONNECTION, offsets: vec![offset] }
+    Acked { queue: queue(), partition: Partition(0), connection: CONNECTION, done: finished(vec![offset]) }
 }
 
 fn subscription(filter: &str) -> StoredSubscription {
@@ -96,11 +101,11 @@ async fn acknowledgements_of_a_full_window_pass_a_link() {
     give_group(&nodes.each_ref(), &nodes[1].member, 1);
     let offsets: Vec<_> = (0..200_000).map(|number| u64::MAX - number).collect();
 
-    nodes[0].node.directory().acked(Acked { offsets: offsets.clone(), ..acked(0) });
+    nodes[0].node.directory().acked(Acked { done: finished(offsets.clone()), ..acked(0) });
 
-    let count = |acked: &[Acked]| acked.iter().map(|acked| acked.offsets.len()).sum::<usize>();
+    let count = |acked: &[Acked]| acked.iter().map(|acked| acked.done.finished.len()).sum::<usize>();
     let seen = nodes[1].until("all of them", |seen| count(&seen.acked) == offsets.len()).await;
-    assert!(seen.acked.iter().flat_map(|acked| acked.offsets.iter().copied()).eq(offsets), "in order");
+    assert!(seen.acked.iter().flat_map(|acked| acked.done.finished.iter().copied()).eq(offsets), "in order");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -169,6 +174,7 @@ async fn deliveries_acknowledgements_and_detach_keep_their_order_between_brokers
             retain: false,
             redelivery: false,
             identifiers: vec![],
+            packet_id: None,
             record: record.clone(),
         }],
     };
@@ -286,4 +292,27 @@ async fn a_grant_that_comes_after_its_client_has_given_up_is_given_back() {
 
     let seen = nodes[1].until("detach", |seen| !seen.detached.is_empty()).await;
     assert_eq!(seen.detached[0].client_id, "client");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_of_qos_2_are_stored_by_an_owner_elsewhere_and_released_at_the_host() {
+    let nodes = three(LONG).await;
+    give_group(&nodes.each_ref(), &nodes[1].member, 1);
+    let id = |number| PacketId::new(number).unwrap();
+    let request = ExactlyOnceRequest {
+        client_id: "client".into(),
+        connection: CONNECTION,
+        intents: vec![Intent { packet_id: id(7), unique_id: u128::MAX - 7 }],
+        releases: vec![id(8), id(9)],
+    };
+    let release =
+        Release { queue: queue(), connection: CONNECTION, packet_ids: vec![id(0x8001), id(0x8000)] };
+
+    let stored = nodes[0].node.directory().store_exactly_once(request.clone()).await;
+    nodes[1].node.directory().release(&nodes[0].member, release.clone());
+
+    assert_eq!(stored, Ok(()));
+    assert_eq!(nodes[1].seen().stored, [request]);
+    let seen = nodes[0].until("the release", |seen| !seen.released.is_empty()).await;
+    assert_eq!(seen.released, [release]);
 }

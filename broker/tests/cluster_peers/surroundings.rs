@@ -13,8 +13,9 @@ use tidemill_broker::cluster::wire::routes::LiveKey;
 use tidemill_broker::cluster::{ClusterView, Coordination, ForwardDone, GroupCommand, Validity};
 use tidemill_broker::owner::{HostSide, OwnerSide};
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, HostAttachments,
-    OwnerError, SessionNumber, StoredSubscription, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, ExactlyOnceRequest,
+    HostAttachments, OwnerError, Release, SessionNumber, StoredSubscription, SubscribeRequest,
+    SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::{Member, MemberId, OwnerEpoch};
 use tidemill_core::packet::ReasonCode;
@@ -77,6 +78,8 @@ pub(crate) struct Seen {
     pub(crate) outcomes: Vec<ReattachOutcome>,
     pub(crate) delivered: Vec<Deliver>,
     pub(crate) taken_over: Vec<(String, ConnectionEpoch)>,
+    pub(crate) stored: Vec<ExactlyOnceRequest>,
+    pub(crate) released: Vec<Release>,
 }
 
 /// All fakes around one node.
@@ -208,6 +211,10 @@ impl OwnerSide for Surroundings {
     ) -> BoxFuture<'static, Result<SubscriptionReasons, OwnerError>> {
         Box::pin(std::future::ready(Ok(request.targets.iter().map(|_| ReasonCode(0)).collect())))
     }
+    fn store_exactly_once(&self, request: ExactlyOnceRequest) -> BoxFuture<'static, Result<(), OwnerError>> {
+        self.note(|seen| seen.stored.push(request));
+        Box::pin(std::future::ready(Ok(())))
+    }
     fn acked(&self, acked: Acked) {
         self.note(|seen| seen.acked.push(acked));
     }
@@ -229,6 +236,9 @@ impl OwnerSide for Surroundings {
 impl HostSide for Surroundings {
     fn deliver(&self, _: &Member, deliver: Deliver) {
         self.note(|seen| seen.delivered.push(deliver));
+    }
+    fn release(&self, _: &Member, release: Release) {
+        self.note(|seen| seen.released.push(release));
     }
     fn take_over(&self, _: &Member, client_id: &str, connection: ConnectionEpoch) -> BoxFuture<'static, ()> {
         self.note(|seen| seen.taken_over.push((client_id.to_owned(), connection)));

@@ -11,8 +11,9 @@ use tidemill_broker::cluster::wire::{Body, Frame};
 use tidemill_broker::cluster::{GateClosed, Route, RouteChange, RouteExchange};
 use tidemill_broker::owner::HostSide;
 use tidemill_broker::owner::parts::Surroundings;
-use tidemill_core::attach::{ConnectionEpoch, Deliver, Delivery};
+use tidemill_core::attach::{ConnectionEpoch, Deliver, Delivery, Release};
 use tidemill_core::member::{Incarnation, Member, MemberId, OwnerEpoch};
+use tidemill_core::packet::PacketId;
 use tidemill_core::partition::{Partition, PartitionGroup};
 use tidemill_core::topic::{TopicFilter, TopicName};
 use tokio::sync::watch;
@@ -27,6 +28,8 @@ pub(crate) fn host(number: u64) -> Member {
 pub(crate) struct Hosts {
     delivered: Mutex<BTreeMap<(ByteString, ConnectionEpoch), Vec<Delivery>>>,
     taken_over: Mutex<Vec<(ByteString, ConnectionEpoch)>>,
+    /// Packet ids whose PUBRECs are stored.
+    released: Mutex<BTreeMap<(ByteString, ConnectionEpoch), Vec<PacketId>>>,
     /// Bytes of the largest frame, as a link would carry it.
     frame_bytes: AtomicUsize,
     /// Old connections stay open while it is false.
@@ -38,6 +41,10 @@ pub(crate) struct Hosts {
 impl Hosts {
     pub(crate) fn delivered(&self, client_id: &str, connection: ConnectionEpoch) -> Vec<Delivery> {
         self.delivered.lock().get(&(client_id.into(), connection)).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn released(&self, client_id: &str, connection: ConnectionEpoch) -> Vec<PacketId> {
+        self.released.lock().get(&(client_id.into(), connection)).cloned().unwrap_or_default()
     }
 
     /// Bytes of the largest frame so far, as a link would carry it.
@@ -57,6 +64,12 @@ impl HostSide for Hosts {
         self.frame_bytes.fetch_max(frame.to_wire().len(), Ordering::SeqCst);
         let key = (deliver.queue.name.clone(), deliver.connection);
         self.delivered.lock().entry(key).or_default().extend(deliver.deliveries);
+        self.arrived.send_modify(|arrived| *arrived += 1);
+    }
+
+    fn release(&self, _host: &Member, release: Release) {
+        let key = (release.queue.name, release.connection);
+        self.released.lock().entry(key).or_default().extend(release.packet_ids);
         self.arrived.send_modify(|arrived| *arrived += 1);
     }
 

@@ -14,16 +14,16 @@ use tidemill_broker::owner::metrics::OwnerMetrics;
 use tidemill_broker::owner::parts::OwnerParts;
 use tidemill_broker::owner::service::OwnerService;
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Delivery, Detach, OwnerError, QueueId,
-    SessionLifetime, SessionNumber, StoredSubscription, SubscribeRequest, SubscriptionReasons,
-    UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, DeliveriesDone, Delivery, Detach, ExactlyOnceRequest,
+    OwnerError, QueueId, SessionLifetime, SessionNumber, StoredSubscription, SubscribeRequest,
+    SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::OwnerEpoch;
 use tidemill_core::message::Message;
-use tidemill_core::packet::{QoS, RetainHandling, SubscriptionOptions, Version};
+use tidemill_core::packet::{PacketId, QoS, RetainHandling, SubscriptionOptions, Version};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning, QueueKind};
 use tidemill_core::record::{Origin, Record, RecordBody};
-use tidemill_core::session::in_flight::InFlight;
+use tidemill_core::session::in_flight::{InFlight, Intent};
 use tidemill_core::topic::{SubscriptionTarget, TopicName};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -250,7 +250,27 @@ impl World {
     pub(crate) fn ack(&self, client: &Client, offsets: Vec<Offset>) {
         let queue = self.queue(client);
         let partition = self.partitioning.partition_of(QueueKind::Session, &client.id);
-        self.owner.acked(Acked { queue, partition, connection: client.grant.connection, offsets });
+        let done = DeliveriesDone { finished: offsets, ..DeliveriesDone::default() };
+        self.owner.acked(Acked { queue, partition, connection: client.grant.connection, done });
+    }
+
+    /// Reports PUBRECs and PUBCOMPs.
+    pub(crate) fn step(&self, client: &Client, received: Vec<Offset>, completed: Vec<PacketId>) {
+        let queue = self.queue(client);
+        let partition = self.partitioning.partition_of(QueueKind::Session, &client.id);
+        let done = DeliveriesDone { received, completed, ..DeliveriesDone::default() };
+        self.owner.acked(Acked { queue, partition, connection: client.grant.connection, done });
+    }
+
+    pub(crate) async fn store_exactly_once(
+        &self,
+        client: &Client,
+        intents: Vec<Intent>,
+        releases: Vec<PacketId>,
+    ) -> Result<(), OwnerError> {
+        let (client_id, connection) = (client.id.clone(), client.grant.connection);
+        within(self.owner.store_exactly_once(ExactlyOnceRequest { client_id, connection, intents, releases }))
+            .await
     }
 
     /// Everything delivered to a connection once there are `count` deliveries.

@@ -12,6 +12,7 @@ use tidemill_broker::log::AppendError;
 use tidemill_broker::mailbox::{LiveDelivery, Turn};
 use tidemill_core::packet::{AckKind, Connect, Disconnect, Packet, PublishPacket, QoS, ReasonCode, Version};
 use tidemill_core::partition::Partition;
+use tidemill_core::session::exactly_once::OWNER_IDS_FROM;
 use tidemill_core::topic::TopicFilter;
 
 fn persistent(version: Version, client_id: &str) -> Connect {
@@ -64,33 +65,37 @@ async fn what_was_sent_comes_again_with_dup_under_its_packet_id_and_in_order() {
         let topic = format!("t/{number}");
         subscriber.subscribe(&[(&topic, QoS::ExactlyOnce)]).await;
         let mut publisher = Client::connect(broker.address(), version, "publisher").await;
-        for (id, qos) in
-            [(1, QoS::ExactlyOnce), (2, QoS::AtLeastOnce), (3, QoS::ExactlyOnce), (4, QoS::AtLeastOnce)]
-        {
-            let packet = PublishPacket { qos, ..exactly_once(&topic, &id.to_string(), id) };
+        let (first, second, third) = (OWNER_IDS_FROM, OWNER_IDS_FROM + 1, OWNER_IDS_FROM + 2);
+        for (number, qos, id) in [
+            (1, QoS::ExactlyOnce, first),
+            (2, QoS::AtLeastOnce, 1),
+            (3, QoS::ExactlyOnce, second),
+            (4, QoS::AtLeastOnce, 2),
+        ] {
+            let packet = PublishPacket { qos, ..exactly_once(&topic, &number.to_string(), number) };
             publisher.send(Packet::Publish(packet)).await;
-            assert_eq!(subscriber.receive_message().await, delivered(qos as u8, id, &id.to_string()));
+            assert_eq!(subscriber.receive_message().await, delivered(qos as u8, id, &number.to_string()));
         }
-        subscriber.puback(2).await;
+        subscriber.puback(1).await;
         subscriber.ping().await;
 
         let mut subscriber = end.next(subscriber, broker.address(), connect.clone()).await;
 
-        assert_eq!(subscriber.receive_message().await, delivered_again(2, 1, "1"), "{version:?} {end:?}");
-        assert_eq!(subscriber.receive_message().await, delivered_again(2, 3, "3"));
-        assert_eq!(subscriber.receive_message().await, delivered_again(1, 4, "4"));
+        assert_eq!(subscriber.receive_message().await, delivered_again(2, first, "1"), "{version:?} {end:?}");
+        assert_eq!(subscriber.receive_message().await, delivered_again(2, second, "3"));
+        assert_eq!(subscriber.receive_message().await, delivered_again(1, 2, "4"));
         publisher.publish_exactly_once(&topic, "5", 5).await;
-        assert_eq!(subscriber.receive_message().await, delivered(2, 5, "5"), "a new one, under a new id");
-        subscriber.ack(AckKind::PubRec, 3).await;
-        assert_eq!(subscriber.receive_ack().await, (PUBREL, 3, 0));
+        assert_eq!(subscriber.receive_message().await, delivered(2, third, "5"), "a new one, under a new id");
+        subscriber.ack(AckKind::PubRec, second).await;
+        assert_eq!(subscriber.receive_ack().await, (PUBREL, second, 0));
 
         // And again, now with a delivery at each of its steps.
         let mut subscriber = end.next(subscriber, broker.address(), connect).await;
-        assert_eq!(subscriber.receive_ack().await, (PUBREL, 3, 0));
-        assert_eq!(subscriber.receive_message().await, delivered_again(2, 1, "1"));
-        assert_eq!(subscriber.receive_message().await, delivered_again(1, 4, "4"));
-        assert_eq!(subscriber.receive_message().await, delivered_again(2, 5, "5"));
-        subscriber.ack(AckKind::PubComp, 3).await;
+        assert_eq!(subscriber.receive_ack().await, (PUBREL, second, 0));
+        assert_eq!(subscriber.receive_message().await, delivered_again(2, first, "1"));
+        assert_eq!(subscriber.receive_message().await, delivered_again(1, 2, "4"));
+        assert_eq!(subscriber.receive_message().await, delivered_again(2, third, "5"));
+        subscriber.ack(AckKind::PubComp, second).await;
         assert_eq!(subscriber.ping().await, []);
     }
     broker.running.stop().await;
@@ -109,20 +114,21 @@ async fn what_was_received_is_released_again_and_not_sent_again() {
             publisher.publish_exactly_once("t", "x", id).await;
             subscriber.receive_message().await;
         }
-        for id in [2, 1] {
+        let (first, second) = (OWNER_IDS_FROM, OWNER_IDS_FROM + 1);
+        for id in [second, first] {
             subscriber.ack(AckKind::PubRec, id).await;
             assert_eq!(subscriber.receive_ack().await, (PUBREL, id, 0));
         }
 
         let mut subscriber = end.next(subscriber, broker.address(), connect.clone()).await;
 
-        assert_eq!(subscriber.receive_ack().await, (PUBREL, 2, 0), "in the order of PUBREC");
-        assert_eq!(subscriber.receive_ack().await, (PUBREL, 1, 0));
-        subscriber.ack(AckKind::PubComp, 1).await;
+        assert_eq!(subscriber.receive_ack().await, (PUBREL, second, 0), "in the order of PUBREC");
+        assert_eq!(subscriber.receive_ack().await, (PUBREL, first, 0));
+        subscriber.ack(AckKind::PubComp, first).await;
         assert_eq!(subscriber.ping().await, []);
         let mut subscriber = end.next(subscriber, broker.address(), connect.clone()).await;
-        assert_eq!(subscriber.receive_ack().await, (PUBREL, 2, 0));
-        subscriber.ack(AckKind::PubComp, 2).await;
+        assert_eq!(subscriber.receive_ack().await, (PUBREL, second, 0));
+        subscriber.ack(AckKind::PubComp, second).await;
         assert_eq!(subscriber.ping().await, []);
         let mut subscriber = end.next(subscriber, broker.address(), connect).await;
         assert_eq!(subscriber.ping().await, []);
@@ -219,14 +225,15 @@ async fn a_smaller_receive_maximum_holds_for_what_is_sent_again() {
 
     let small = Connect { receive_maximum: NonZeroU16::new(1), ..connect.clone() };
     let mut subscriber = attach(broker.address(), small.clone(), true).await;
-    assert_eq!(subscriber.receive_message().await, delivered_again(2, 1, "1"));
+    assert_eq!(subscriber.receive_message().await, delivered_again(2, OWNER_IDS_FROM, "1"));
     assert_eq!(subscriber.ping().await, []);
     // What has not come on this connection keeps its id for the next one.
     drop(subscriber);
 
     let mut subscriber = attach(broker.address(), small, true).await;
-    for id in 1..=3 {
-        assert_eq!(subscriber.receive_message().await, delivered_again(2, id, &id.to_string()));
+    for number in 1..=3 {
+        let id = OWNER_IDS_FROM + number - 1;
+        assert_eq!(subscriber.receive_message().await, delivered_again(2, id, &number.to_string()));
         subscriber.ack(AckKind::PubRec, id).await;
         assert_eq!(subscriber.receive_ack().await, (PUBREL, id, 0));
         subscriber.ack(AckKind::PubComp, id).await;

@@ -1,6 +1,7 @@
 //! The QoS > 0 publishes of one connection: their acknowledgements in the order of receipt, the packet ids of QoS 2 that
 //! are not released, and the quota.
 
+use super::in_flight::Intent;
 use crate::packet::{AckKind, PacketId, QoS, ReasonCode, Version};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,6 +16,9 @@ pub enum Opened {
     New(Ticket),
     /// A QoS 2 PUBLISH that was taken before (MQTT-4.3.3-10): it is not published again, and its PUBREC leaves by itself.
     Repeated,
+    /// A QoS 2 PUBLISH that a former connection sent and of which no outcome is known: publish it with this unique id,
+    /// unless that is still under way; the ticket says when it is done.
+    Again(Ticket, u128),
     /// 5.0: its packet id is that of a QoS 2 publish that is not released. End the ticket with 0x91.
     InUse(Ticket),
     /// 5.0: the client broke its quota. Close with 0x93. A 3.x client is not read any further before that.
@@ -67,6 +71,8 @@ struct Receipt {
     has_slot: bool,
     /// It came on this connection. The quota is that of a connection (MQTT 5.0 section 4.9).
     is_counted: bool,
+    /// Of a publish without a known outcome, until its PUBLISH comes again.
+    uncertain: Option<u128>,
 }
 
 impl AckWindow {
@@ -85,17 +91,24 @@ impl AckWindow {
         }
     }
 
-    /// Goes on with the packet ids that a former connection received at QoS 2 and did not see released. At most 65,535.
+    /// Goes on with the packet ids that a former connection received at QoS 2 and did not see released, at most 65,535, and
+    /// with what is stored of them.
     #[must_use]
-    pub fn resume(version: Version, maximum: u16, received: Vec<PacketId>) -> Self {
-        let receipt = Receipt { has_slot: false, is_counted: false };
-        let received = received.into_iter().map(|id| (id, receipt)).collect();
-        Self { received, ..Self::new(version, maximum) }
+    pub fn resume(version: Version, maximum: u16, received: &[PacketId], intents: &[Intent]) -> Self {
+        let receipt = |uncertain| Receipt { has_slot: false, is_counted: false, uncertain };
+        let uncertain = intents.iter().map(|intent| (intent.packet_id, receipt(Some(intent.unique_id))));
+        let settled = received.iter().map(|id| (*id, receipt(None)));
+        // Of a packet id in both, the outcome is known.
+        Self { received: uncertain.chain(settled).collect(), ..Self::new(version, maximum) }
     }
 
     /// A PUBLISH with `qos` above 0 came.
     pub fn open(&mut self, packet_id: PacketId, qos: QoS, now: u64) -> Opened {
         if let (QoS::ExactlyOnce, Some(receipt)) = (qos, self.received.get_mut(&packet_id)) {
+            if let Some(unique_id) = receipt.uncertain.take() {
+                receipt.has_slot = true;
+                return Opened::Again(self.push_slot(packet_id, qos, now), unique_id);
+            }
             if !receipt.has_slot {
                 receipt.has_slot = true;
                 let outcome = Some(ReasonCode::SUCCESS);
@@ -109,13 +122,18 @@ impl AckWindow {
         // A 3.x client cannot be told; its QoS 1 publish is none the worse for it.
         let is_in_use = self.is_v5 && self.received.contains_key(&packet_id);
         if qos == QoS::ExactlyOnce {
-            let receipt = Receipt { has_slot: true, is_counted: true };
+            let receipt = Receipt { has_slot: true, is_counted: true, uncertain: None };
             self.received.insert(packet_id, receipt);
         }
         self.quota_used += 1;
+        let ticket = self.push_slot(packet_id, qos, now);
+        if is_in_use { Opened::InUse(ticket) } else { Opened::New(ticket) }
+    }
+
+    fn push_slot(&mut self, packet_id: PacketId, qos: QoS, now: u64) -> Ticket {
         let ticket = Ticket(self.first + u64::try_from(self.slots.len()).unwrap_or(u64::MAX));
         self.slots.push_back(Slot { packet_id, qos, outcome: None, opened_at: now });
-        if is_in_use { Opened::InUse(ticket) } else { Opened::New(ticket) }
+        ticket
     }
 
     /// The publish behind `ticket` ended with `reason`. A ticket that ended before changes nothing.
@@ -149,10 +167,16 @@ impl AckWindow {
         Some(ReadyAck { kind: AckKind::PubRec, packet_id, reason, opened_at })
     }
 
+    /// Whether PUBREL may end a publish: it was received, and its PUBREC has left, perhaps on a former connection.
+    #[must_use]
+    pub fn is_releasable(&self, packet_id: PacketId) -> bool {
+        self.received.get(&packet_id).is_some_and(|receipt| !receipt.has_slot)
+    }
+
     /// PUBREL came: the packet id is free. False if it was not received, or if its PUBREC has not left: the answer is
     /// then PUBCOMP with 0x92, all the same.
     pub fn release(&mut self, packet_id: PacketId) -> bool {
-        if self.received.get(&packet_id).is_none_or(|receipt| receipt.has_slot) {
+        if !self.is_releasable(packet_id) {
             return false;
         }
         self.forget(packet_id);
@@ -196,6 +220,7 @@ impl AckWindow {
     /// outcome, is not among them: the client repeats it, and it is then published again rather than lost.
     pub fn take_received(&mut self) -> Vec<PacketId> {
         let mut received = std::mem::take(&mut self.received);
+        received.retain(|_, receipt| receipt.uncertain.is_none());
         for slot in self.slots.iter().filter(|slot| slot.qos == QoS::ExactlyOnce) {
             if slot.outcome.is_none_or(ReasonCode::is_failure) {
                 received.remove(&slot.packet_id);

@@ -31,8 +31,10 @@ pub struct OutgoingDelivery {
     pub identifiers: Option<Arc<[u32]>>,
     /// Where it comes from.
     pub source: Source,
-    /// The packet id as which it was sent on a former connection.
+    /// The packet id as which it was sent on a former connection, or which its owner has given it.
     pub sent_as: Option<PacketId>,
+    /// It was sent on a former connection: DUP.
+    pub is_repeated: bool,
 }
 
 /// How a PUBLISH goes out.
@@ -63,8 +65,13 @@ pub enum Admission {
 /// What PUBREC led to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
-    /// Answer PUBREL. The message is never sent again; the offset to report if it came from a queue.
-    Release(Option<Offset>),
+    /// Answer PUBREL. The message is never sent again.
+    Release,
+    /// It came from a queue, and the message is never sent again: report the offset. PUBREL follows when the owner has
+    /// stored that, see [`Outbound::release_stored`](super::outbound::Outbound::release_stored).
+    Store(Offset),
+    /// PUBREL waits for the owner already: do nothing.
+    Waiting,
     /// 5.0: the client refused the message, which ends the delivery; the offset to report as above.
     Refused(Option<Offset>),
 }

@@ -11,8 +11,20 @@ pub struct InFlight {
     /// Packet ids that the client published at QoS 2 and has not released, ascending. Each was routed, and nothing that
     /// its PUBREC waits for is open.
     pub received: Vec<PacketId>,
+    /// What the owner has stored of QoS 2 publishes that are not released, ascending; only the owner tells it. Those that
+    /// are not in `received`, too, have no known outcome.
+    pub intents: Vec<Intent>,
     /// What the client was sent.
     pub outgoing: OutgoingInFlight,
+}
+
+/// A QoS 2 publish that the owner has stored before it was appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Intent {
+    /// Its packet id.
+    pub packet_id: PacketId,
+    /// The same in each of its records.
+    pub unique_id: u128,
 }
 
 /// What a client was sent, or is to be sent, and is not done with.
@@ -45,7 +57,8 @@ impl InFlight {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let OutgoingInFlight { queue, live, released, next_id: _ } = &self.outgoing;
-        self.received.is_empty() && queue.is_empty() && live.is_empty() && released.is_empty()
+        let incoming = self.received.is_empty() && self.intents.is_empty();
+        incoming && queue.is_empty() && live.is_empty() && released.is_empty()
     }
 }
 

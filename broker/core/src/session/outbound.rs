@@ -6,6 +6,7 @@ mod lost;
 pub use lost::Lost;
 
 use super::delivery::{AckError, Admission, OutgoingDelivery, Received, Sending, Source};
+use super::exactly_once::OWNER_IDS_FROM;
 use super::offsets::Offsets;
 use crate::message::Message;
 use crate::packet::{PacketId, QoS};
@@ -46,6 +47,8 @@ enum Exchange {
     AtLeastOnce(Held),
     /// QoS 2: PUBREC is due.
     ExactlyOnce(Held),
+    /// QoS 2, from the queue: PUBREC came, and the owner is storing that. PUBREL is due then.
+    Received,
     /// PUBREL was sent, PUBCOMP is due. In the order of the number.
     Released(u64),
 }
@@ -88,12 +91,12 @@ impl Outbound {
         }
     }
 
-    /// Decides about a delivery at `qos`. QoS 0 never waits here and may overtake what waits: order is promised within
-    /// one QoS. `delivery` makes what is kept of it, if something must be; the caller has checked the bounds of what may
-    /// wait.
+    /// Decides about a delivery at `qos`, for which its owner has chosen the packet id `given`, or none. QoS 0 never
+    /// waits here and may overtake what waits: order is promised within one QoS. `delivery` makes what is kept of it, if
+    /// something must be; the caller has checked the bounds of what may wait.
     pub fn admit(
         &mut self,
-        qos: QoS,
+        (qos, given): (QoS, Option<PacketId>),
         source: Source,
         delivery: impl FnOnce() -> OutgoingDelivery,
     ) -> Admission {
@@ -112,13 +115,13 @@ impl Outbound {
             sent = offsets.take_expected(offset);
         }
         let qos = sent.map_or(qos, |sent| sent.qos);
-        let sent_as = sent.map(|sent| sent.packet_id);
+        let (sent_as, is_repeated) = (sent.map(|sent| sent.packet_id).or(given), sent.is_some());
         if !self.pending.is_empty() || !self.has_room(sent_as) {
-            self.push_pending(OutgoingDelivery { qos, sent_as, ..delivery() });
+            self.push_pending(OutgoingDelivery { qos, sent_as, is_repeated, ..delivery() });
             return Admission::Wait;
         }
         let packet_id = self.begin(qos, sent_as, source, self.keeps(source).then(delivery));
-        Admission::Send(Sending { qos, packet_id: Some(packet_id), dup: sent_as.is_some() })
+        Admission::Send(Sending { qos, packet_id: Some(packet_id), dup: is_repeated })
     }
 
     fn push_pending(&mut self, delivery: OutgoingDelivery) {
@@ -137,9 +140,9 @@ impl Outbound {
             self.pending = VecDeque::new();
         }
         self.pending_bytes -= delivery.message.held_bytes();
-        let OutgoingDelivery { qos, sent_as, source, .. } = delivery;
+        let OutgoingDelivery { qos, sent_as, source, is_repeated, .. } = delivery;
         let packet_id = self.begin(qos, sent_as, source, self.keeps(source).then(|| delivery.clone()));
-        Some((Sending { qos, packet_id: Some(packet_id), dup: sent_as.is_some() }, delivery))
+        Some((Sending { qos, packet_id: Some(packet_id), dup: is_repeated }, delivery))
     }
 
     /// Whether the message is needed after it was sent.
@@ -191,7 +194,9 @@ impl Outbound {
             Some(Exchange::AtLeastOnce(_)) => Ok(self.end(packet_id)),
             // What was not sent on this connection is not acknowledged on it.
             Some(Exchange::Reserved) | None => Err(AckError::Unknown(packet_id)),
-            Some(Exchange::ExactlyOnce(_) | Exchange::Released(_)) => Err(AckError::OutOfStep(packet_id)),
+            Some(Exchange::ExactlyOnce(_) | Exchange::Received | Exchange::Released(_)) => {
+                Err(AckError::OutOfStep(packet_id))
+            }
         }
     }
 
@@ -203,8 +208,9 @@ impl Outbound {
     pub fn handle_pubrec(&mut self, packet_id: PacketId, is_refused: bool) -> Result<Received, AckError> {
         match self.in_use.get(&packet_id) {
             Some(Exchange::ExactlyOnce(_)) if is_refused => Ok(Received::Refused(self.end(packet_id))),
-            Some(Exchange::ExactlyOnce(_)) => Ok(Received::Release(self.release(packet_id))),
-            Some(Exchange::Released(_)) => Ok(Received::Release(None)),
+            Some(Exchange::ExactlyOnce(_)) => Ok(self.receive(packet_id)),
+            Some(Exchange::Received) => Ok(Received::Waiting),
+            Some(Exchange::Released(_)) => Ok(Received::Release),
             Some(Exchange::Reserved) | None => Err(AckError::Unknown(packet_id)),
             Some(Exchange::AtLeastOnce(_)) => Err(AckError::OutOfStep(packet_id)),
         }
@@ -222,8 +228,31 @@ impl Outbound {
                 Ok(())
             }
             Some(Exchange::Reserved) | None => Err(AckError::Unknown(packet_id)),
-            Some(Exchange::AtLeastOnce(_) | Exchange::ExactlyOnce(_)) => Err(AckError::OutOfStep(packet_id)),
+            Some(Exchange::AtLeastOnce(_) | Exchange::ExactlyOnce(_) | Exchange::Received) => {
+                Err(AckError::OutOfStep(packet_id))
+            }
         }
+    }
+
+    /// The owner has stored that PUBREC came. True if PUBREL is to leave now.
+    pub fn release_stored(&mut self, packet_id: PacketId) -> bool {
+        let is_due = match self.in_use.get(&packet_id) {
+            Some(Exchange::Received | Exchange::Reserved) => true,
+            Some(Exchange::AtLeastOnce(_) | Exchange::ExactlyOnce(_) | Exchange::Released(_)) | None => false,
+        };
+        if is_due {
+            let order = self.next_order();
+            if let Some(Exchange::Reserved) = self.in_use.insert(packet_id, Exchange::Released(order)) {
+                self.reserved -= 1;
+            }
+        }
+        is_due
+    }
+
+    /// Whether PUBCOMP of `packet_id` is told to the owner, which has stored the exchange.
+    #[must_use]
+    pub fn is_stored(&self, packet_id: PacketId) -> bool {
+        self.is_persistent && packet_id.get() >= OWNER_IDS_FROM
     }
 
     /// A PUBLISH was not written, because the client does not accept packets of its size: it counts as delivered and
@@ -232,7 +261,7 @@ impl Outbound {
     pub fn handle_not_written(&mut self, sending: Sending) -> Option<Received> {
         let packet_id = sending.packet_id?;
         Some(if sending.dup && sending.qos == QoS::ExactlyOnce {
-            Received::Release(self.release(packet_id))
+            self.receive(packet_id)
         } else {
             Received::Refused(self.end(packet_id))
         })
@@ -243,10 +272,14 @@ impl Outbound {
         self.finish(&exchange)
     }
 
-    fn release(&mut self, packet_id: PacketId) -> Option<Offset> {
+    fn receive(&mut self, packet_id: PacketId) -> Received {
         let order = self.next_order();
-        let exchange = self.in_use.insert(packet_id, Exchange::Released(order))?;
-        self.finish(&exchange)
+        let exchange = self.in_use.insert(packet_id, Exchange::Released(order));
+        let Some(offset) = exchange.and_then(|exchange| self.finish(&exchange)) else {
+            return Received::Release;
+        };
+        self.in_use.insert(packet_id, Exchange::Received);
+        Received::Store(offset)
     }
 
     /// The message of a delivery is needed no more.
@@ -268,7 +301,10 @@ impl Outbound {
             .iter()
             .filter_map(|(id, exchange)| match exchange {
                 Exchange::Released(order) => Some((*order, *id)),
-                Exchange::Reserved | Exchange::AtLeastOnce(_) | Exchange::ExactlyOnce(_) => None,
+                Exchange::Reserved
+                | Exchange::AtLeastOnce(_)
+                | Exchange::ExactlyOnce(_)
+                | Exchange::Received => None,
             })
             .collect();
         released.sort_unstable();
@@ -300,8 +336,8 @@ impl Outbound {
     }
 
     fn has_room(&self, sent_as: Option<PacketId>) -> bool {
-        // With all 65,535 ids reserved or in use there is none to give.
-        let has_id = sent_as.is_some() || self.in_use.len() < usize::from(u16::MAX);
+        // With all ids reserved or in use there is none to give.
+        let has_id = sent_as.is_some() || self.in_use.len() < usize::from(self.ids_max());
         self.in_use_count() < usize::from(self.window.get()) && has_id
     }
 
@@ -318,7 +354,8 @@ impl Outbound {
     }
 
     fn free_id(&mut self) -> PacketId {
-        debug_assert!(self.in_use.len() < usize::from(u16::MAX), "there is a free id");
+        debug_assert!(self.in_use.len() < usize::from(self.ids_max()), "there is a free id");
+        let following = |id: PacketId| PacketId::new(id.get() % self.ids_max() + 1).unwrap_or(PacketId::MIN);
         let mut id = self.next_id;
         // Ends: fewer ids are in use than there are.
         while self.in_use.contains_key(&id) {
@@ -328,14 +365,15 @@ impl Outbound {
         id
     }
 
+    /// The highest packet id that is given here: the owner of a persistent session gives those above.
+    fn ids_max(&self) -> u16 {
+        if self.is_persistent { OWNER_IDS_FROM - 1 } else { u16::MAX }
+    }
+
     fn next_order(&mut self) -> u64 {
         self.order += 1;
         self.order
     }
-}
-
-fn following(id: PacketId) -> PacketId {
-    PacketId(id.0.checked_add(1).unwrap_or(NonZeroU16::MIN))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::key::{read_queue, write_queue};
 use super::{STATE_VERSION, flag, read_flags, read_version_1};
 use crate::attach::QueueId;
-use crate::binary::{FormatError, Writer};
+use crate::binary::{FormatError, Reader, Writer};
 use crate::member::OwnerEpoch;
 use crate::partition::{Offset, Partition};
 use bytes::Bytes;
@@ -30,13 +30,15 @@ pub struct SessionOut {
     pub released: bool,
 }
 
-/// A QoS 2 publish that is not complete. Value: version, unique id, since.
+/// A QoS 2 publish that is not complete. Value: version, flags (bit 0: settled; not in version 1), unique id, since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublisherIn {
     /// Id of the publish, the same in every repeat.
     pub unique_id: u128,
-    /// Since when, milliseconds since the Unix epoch: how far back a repeat is looked for.
+    /// Since when, milliseconds since the Unix epoch: how far back its records are looked for.
     pub since_ms: u64,
+    /// All its records are in the log.
+    pub is_settled: bool,
 }
 
 /// What the owner keeps of a partition. Value: version, epoch, trim floor, processed, connection counter, session
@@ -57,6 +59,9 @@ pub struct PartitionOwner {
 }
 
 const FLAG_RELEASED: u8 = 1;
+const FLAG_SETTLED: u8 = 1;
+/// The newest format of [`PublisherIn`].
+const PUBLISHER_IN_VERSION: u8 = 2;
 
 impl Parked {
     /// Writes the value in the newest format.
@@ -114,7 +119,8 @@ impl PublisherIn {
     /// Writes the value in the newest format.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut writer = Writer::versioned(STATE_VERSION, 24);
+        let mut writer = Writer::versioned(PUBLISHER_IN_VERSION, 25);
+        writer.u8(flag(self.is_settled, FLAG_SETTLED));
         writer.u128(self.unique_id);
         writer.number(self.since_ms);
         writer.finish()
@@ -126,8 +132,19 @@ impl PublisherIn {
     ///
     /// [`FormatError`]: the state is damaged or from a newer version; its partition must not be served.
     pub fn decode(bytes: Bytes) -> Result<Self, FormatError> {
-        let mut reader = read_version_1(bytes, "incoming id version")?;
-        let value = Self { unique_id: reader.u128("unique id")?, since_ms: reader.number("intent since")? };
+        let mut reader = Reader::new(bytes);
+        let flags = match reader.u8("incoming id version")? {
+            STATE_VERSION => 0,
+            PUBLISHER_IN_VERSION => read_flags(&mut reader, "incoming id flags", FLAG_SETTLED)?,
+            version => {
+                return Err(FormatError::Unknown { field: "incoming id version", value: version.into() });
+            }
+        };
+        let value = Self {
+            unique_id: reader.u128("unique id")?,
+            since_ms: reader.number("intent since")?,
+            is_settled: flags & FLAG_SETTLED != 0,
+        };
         reader.finish()?;
         Ok(value)
     }
@@ -174,11 +191,11 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn version_1_keeps_the_bytes_of_every_value() {
+    fn each_version_keeps_the_bytes_of_every_value() {
         let parked = Parked { since_ms: 300, record: Bytes::from_static(b"r") };
         let queue = QueueId { kind: QueueKind::SharedGroup, name: "g".into(), number: SessionNumber(1) };
         let out = SessionOut { queue, partition: Partition(3), offset: 300, released: true };
-        let publisher = PublisherIn { unique_id: 7, since_ms: 300 };
+        let publisher = PublisherIn { unique_id: 7, since_ms: 300, is_settled: true };
         let owner = PartitionOwner {
             epoch: OwnerEpoch(2),
             trim_floor: 300,
@@ -189,12 +206,21 @@ mod tests {
 
         assert_eq!(hex(&parked.encode()), "01ac020172");
         assert_eq!(hex(&out.encode()), "010102016701000000000000000 3ac02".replace(' ', ""));
-        assert_eq!(hex(&publisher.encode()), "0107000000000000000000000000000000ac02");
+        assert_eq!(hex(&publisher.encode()), "020107000000000000000000000000000000ac02");
         assert_eq!(hex(&owner.encode()), "0102ac02ad020405");
         assert_eq!(Parked::decode(parked.encode()), Ok(parked));
         assert_eq!(SessionOut::decode(out.encode()), Ok(out));
         assert_eq!(PublisherIn::decode(publisher.encode()), Ok(publisher));
         assert_eq!(PartitionOwner::decode(owner.encode()), Ok(owner));
+    }
+
+    #[test]
+    fn version_1_of_an_incoming_id_says_nothing_of_its_records() {
+        let stored = [&[1, 7][..], &[0; 15], &[0xac, 0x02]].concat();
+
+        let read = PublisherIn::decode(Bytes::from(stored));
+
+        assert_eq!(read, Ok(PublisherIn { unique_id: 7, since_ms: 300, is_settled: false }));
     }
 
     proptest! {
@@ -212,7 +238,10 @@ mod tests {
                 PublisherIn::decode(versioned.clone()).is_ok(),
                 PartitionOwner::decode(versioned).is_ok(),
             ];
-            prop_assert!(version == STATE_VERSION || read == [false; 4]);
+            let newest = [STATE_VERSION, STATE_VERSION, PUBLISHER_IN_VERSION, STATE_VERSION];
+            for (is_read, newest) in read.into_iter().zip(newest) {
+                prop_assert!((STATE_VERSION..=newest).contains(&version) || !is_read);
+            }
         }
     }
 }

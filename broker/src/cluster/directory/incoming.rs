@@ -7,13 +7,14 @@ use crate::cluster::wire::attach::{
     Attach, AttachReply, Detach, Reattach, ReattachReply, Refusal, TakeOver, TakenOver,
 };
 use crate::cluster::wire::deliver::{Acked, Deliver};
+use crate::cluster::wire::exactly_once::{Release, StoreExactlyOnce, StoreExactlyOnceReply};
 use crate::cluster::wire::subscribe::{ReasonsReply, Subscribe, Unsubscribe};
 use crate::cluster::wire::{Body, WireError, narrow, required};
 use crate::owner::OwnerSide;
 use std::sync::Arc;
 use tidemill_core::attach::{
-    AttachRequest, Attachment, ConnectionEpoch, HostAttachments, OwnerError, SubscribeRequest,
-    UnsubscribeRequest,
+    AttachRequest, Attachment, ConnectionEpoch, ExactlyOnceRequest, HostAttachments, OwnerError,
+    SubscribeRequest, UnsubscribeRequest,
 };
 use tidemill_core::partition::PartitionGroup;
 
@@ -121,6 +122,37 @@ impl Directory {
                 Body::UnsubscribeReply(ReasonsReply::new(number, &answer))
             }
         });
+        Ok(())
+    }
+
+    /// A host asks to store steps of QoS 2.
+    pub(crate) fn handle_store_exactly_once(
+        &self,
+        link: &Arc<Link>,
+        request: StoreExactlyOnce,
+    ) -> Result<(), WireError> {
+        let number = request.request;
+        let request = ExactlyOnceRequest::try_from(request)?;
+        let group = self.shared.group_of_client(&request.client_id);
+        self.shared.answer(link, group, move |local| {
+            let storing = local.map(|local| local.owner.store_exactly_once(request));
+            async move {
+                let answer = match storing {
+                    Ok(storing) => storing.await.map_err(Refusal::Owner),
+                    Err(refusal) => Err(refusal),
+                };
+                Body::StoreExactlyOnceReply(StoreExactlyOnceReply::new(number, &answer))
+            }
+        });
+        Ok(())
+    }
+
+    /// An owner has stored PUBRECs.
+    pub(crate) fn handle_release(&self, release: Release) -> Result<(), WireError> {
+        let release = tidemill_core::attach::Release::try_from(release)?;
+        if let Some(local) = self.shared.local.get() {
+            local.host.release(&self.shared.view().own, release);
+        }
         Ok(())
     }
 

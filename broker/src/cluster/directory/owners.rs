@@ -6,6 +6,7 @@ use crate::cluster::peer::end::LinkEnd;
 use crate::cluster::peer::lane::{Crowding, PushError};
 use crate::cluster::peer::link::Link;
 use crate::cluster::wire::attach::{Attach, Reattach, Refusal, TakeOver};
+use crate::cluster::wire::exactly_once::StoreExactlyOnce;
 use crate::cluster::wire::parts::split;
 use crate::cluster::wire::subscribe::{Subscribe, Unsubscribe};
 use crate::cluster::wire::{Body, WireError};
@@ -13,8 +14,8 @@ use crate::owner::OwnerSide;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::attach::{
-    AttachGrant, AttachRequest, ConnectionEpoch, HostAttachments, OwnerError, SubscribeRequest,
-    SubscriptionReasons, UnsubscribeRequest,
+    AttachGrant, AttachRequest, ConnectionEpoch, ExactlyOnceRequest, HostAttachments, OwnerError,
+    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
 use tidemill_core::partition::PartitionGroup;
@@ -214,6 +215,28 @@ impl Shared {
         .await
     }
 
+    pub(super) async fn store_exactly_once(
+        &self,
+        group: PartitionGroup,
+        request: ExactlyOnceRequest,
+    ) -> Result<(), OwnerError> {
+        let request = &request;
+        self.with_owner(group, |target| async move {
+            match target {
+                Target::Local(owner) => {
+                    owner.store_exactly_once(request.clone()).await.map_err(Refusal::Owner)
+                }
+                Target::Remote { link, owner } => {
+                    let body = |number| {
+                        Body::StoreExactlyOnce(StoreExactlyOnce::new(number, owner.epoch.0, request))
+                    };
+                    self.ask(&link, super::EXACTLY_ONCE_REPLY, body, |body| match_reply(body).stored()).await
+                }
+            }
+        })
+        .await
+    }
+
     /// Tells the owner of `group` all attachments of this host. Not asked again here: the next time they are others.
     pub(super) async fn reattach_once(
         &self,
@@ -342,6 +365,10 @@ impl Reply {
         } else {
             Self::wrong()
         }
+    }
+
+    fn stored(self) -> Result<Result<(), Refusal>, WireError> {
+        if let Body::StoreExactlyOnceReply(reply) = self.0 { reply.answer() } else { Self::wrong() }
     }
 
     fn taken_over(self) -> Result<Result<(), Refusal>, WireError> {

@@ -2,6 +2,7 @@
 //! in the format of the log.
 
 use super::attach::Connection;
+use super::in_flight::packet_id;
 use super::will::qos;
 use super::{WireError, narrow, required};
 use bytes::Bytes;
@@ -46,6 +47,9 @@ pub struct Delivery {
     /// The record.
     #[prost(bytes = "bytes", tag = "6")]
     pub record: Bytes,
+    /// Packet id, at QoS 2.
+    #[prost(uint32, optional, tag = "7")]
+    pub packet_id: Option<u32>,
 }
 
 /// Owner to host: messages of one queue.
@@ -77,9 +81,15 @@ pub struct Acked {
     /// Which connection.
     #[prost(message, optional, tag = "3")]
     pub connection: Option<Connection>,
-    /// Offsets.
+    /// Offsets without an exchange.
     #[prost(uint64, repeated, tag = "4")]
-    pub offsets: Vec<u64>,
+    pub finished: Vec<u64>,
+    /// Offsets whose PUBREC came.
+    #[prost(uint64, repeated, tag = "5")]
+    pub received: Vec<u64>,
+    /// Packet ids whose PUBCOMP came.
+    #[prost(uint32, repeated, tag = "6")]
+    pub completed: Vec<u32>,
 }
 
 /// A message for the peer's live receivers; it is never forwarded again.
@@ -155,6 +165,7 @@ impl From<&core::Deliver> for Deliver {
                     redelivery: delivery.redelivery,
                     identifiers: delivery.identifiers.clone(),
                     record: delivery.record.encode(),
+                    packet_id: delivery.packet_id.map(|id| id.get().into()),
                 })
                 .collect(),
         }
@@ -172,6 +183,7 @@ impl TryFrom<Deliver> for core::Deliver {
                 retain: delivery.retain,
                 redelivery: delivery.redelivery,
                 identifiers: delivery.identifiers,
+                packet_id: delivery.packet_id.map(packet_id).transpose()?,
                 record: Arc::new(Record::decode(delivery.record)?),
             })
         });
@@ -190,7 +202,9 @@ impl From<&core::Acked> for Acked {
             queue: Some((&acked.queue).into()),
             partition: acked.partition.0.into(),
             connection: Some(acked.connection.into()),
-            offsets: acked.offsets.clone(),
+            finished: acked.done.finished.clone(),
+            received: acked.done.received.clone(),
+            completed: acked.done.completed.iter().map(|id| id.get().into()).collect(),
         }
     }
 }
@@ -203,7 +217,11 @@ impl TryFrom<Acked> for core::Acked {
             queue: required(acked.queue, "queue")?.try_into()?,
             partition: Partition(narrow(acked.partition, "partition")?),
             connection: required(acked.connection, "connection")?.into(),
-            offsets: acked.offsets,
+            done: core::DeliveriesDone {
+                finished: acked.finished,
+                received: acked.received,
+                completed: acked.completed.into_iter().map(packet_id).collect::<Result<_, _>>()?,
+            },
         })
     }
 }

@@ -1,182 +1,22 @@
 //! The bytes of every frame of version 1. They never change: brokers of two releases read each other.
 
 mod frames;
+mod values;
 
 use super::attach::{Attach, AttachReply, Detach, Reattach, ReattachReply, Refusal, TakeOver, TakenOver};
 use super::deliver::{Acked, Appended, Deliver, Forward, ForwardAck, Resume};
+use super::exactly_once::{StoreExactlyOnce, StoreExactlyOnceReply};
 use super::link::{Break, Consent, Credit, Hello, Ping, Pong};
 use super::routes::{LiveKey, PartitionChange, PartitionChangeKind, RouteAck, RouteDelta, RouteSnapshot};
 use super::subscribe::{ReasonsReply, Subscribe, Unsubscribe};
 use super::{Body, Frame, take_frame};
-use crate::cluster::LiveClass;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use frames::*;
-use std::sync::Arc;
 use tidemill_core::attach as core;
-use tidemill_core::attach::{
-    ConnectionEpoch, OwnerError, QueueId, SessionLifetime, SessionNumber, StoredSubscription,
-};
-use tidemill_core::member::{Incarnation, Member, MemberId, OwnerEpoch};
-use tidemill_core::message::Message;
-use tidemill_core::packet::{
-    PacketId, PublishProperties, QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version, Will,
-};
-use tidemill_core::partition::{Partition, QueueKind};
-use tidemill_core::record::{Origin, Record, RecordBody};
-use tidemill_core::session::delivery::{OutgoingDelivery, Source};
-use tidemill_core::session::in_flight::{InFlight, OutgoingInFlight, SentFromQueue};
-use tidemill_core::topic::{SubscriptionTarget, TopicFilter, TopicName};
-
-fn member() -> Member {
-    Member { id: MemberId::new("b-0"), incarnation: Incarnation(0x0102_0304_0506_0708) }
-}
-
-fn filter(text: &str) -> TopicFilter {
-    TopicFilter::parse(text).unwrap()
-}
-
-const CONNECTION: ConnectionEpoch = ConnectionEpoch { owner: OwnerEpoch(3), counter: 9 };
-
-fn properties() -> PublishProperties {
-    PublishProperties {
-        payload_is_utf8: Some(true),
-        message_expiry_secs: Some(60),
-        content_type: Some("t".into()),
-        response_topic: Some("r".into()),
-        correlation_data: Some(Bytes::from_static(&[1])),
-        subscription_identifiers: vec![],
-        user_properties: vec![("k".into(), "v".into())],
-    }
-}
-
-fn attach_request() -> core::AttachRequest {
-    core::AttachRequest {
-        client_id: "c".into(),
-        host: member(),
-        version: Version::V5,
-        clean_start: true,
-        lifetime: SessionLifetime::Persistent { expiry_secs: 300 },
-        window: 10,
-        user: Some("u".into()),
-        will: Some(Box::new(Will {
-            topic: TopicName::parse("w").unwrap(),
-            payload: Bytes::from_static(b"p"),
-            qos: QoS::AtLeastOnce,
-            retain: true,
-            delay_secs: 5,
-            properties: Some(Box::new(properties())),
-        })),
-    }
-}
-
-fn attachment() -> core::Attachment {
-    core::Attachment {
-        request: core::AttachRequest { clean_start: false, will: None, ..attach_request() },
-        session: SessionNumber::new(OwnerEpoch(2), 1),
-        connection: CONNECTION,
-        done: vec![4, 300],
-        in_flight: vec![5],
-    }
-}
-
-fn subscription() -> StoredSubscription {
-    StoredSubscription {
-        target: SubscriptionTarget::Filter(filter("a/+")),
-        options: SubscriptionOptions {
-            qos: QoS::AtLeastOnce,
-            no_local: true,
-            retain_as_published: true,
-            retain_handling: RetainHandling::DoNotSend,
-        },
-        identifier: Some(7),
-    }
-}
-
-fn grant() -> core::AttachGrant {
-    core::AttachGrant {
-        session: SessionNumber::new(OwnerEpoch(2), 1),
-        connection: CONNECTION,
-        session_present: true,
-        subscriptions: vec![subscription()],
-        in_flight: None,
-    }
-}
-
-fn in_flight() -> Option<Box<InFlight>> {
-    let id = |number| PacketId::new(number).unwrap();
-    let message = Message { properties: Some(Box::new(properties())), ..record().message };
-    let live = |sent_as| OutgoingDelivery {
-        message: Arc::new(message.clone()),
-        qos: QoS::AtLeastOnce,
-        retain: true,
-        identifiers: Some([7].into()),
-        source: Source::Live,
-        sent_as,
-    };
-    let outgoing = OutgoingInFlight {
-        next_id: id(301),
-        queue: vec![SentFromQueue { offset: 500, packet_id: id(300), qos: QoS::ExactlyOnce }],
-        live: vec![live(PacketId::new(2)), live(None)],
-        released: vec![id(4), id(3)],
-    };
-    Some(Box::new(InFlight { received: vec![id(1), id(300)], outgoing }))
-}
-
-fn queue() -> QueueId {
-    QueueId { kind: QueueKind::Session, name: "c".into(), number: SessionNumber::new(OwnerEpoch(2), 1) }
-}
-
-fn record() -> Record {
-    Record {
-        body: RecordBody::Inline,
-        retry: false,
-        origin: Origin { member: member(), producer: 1, sequence: 2 },
-        unique_id: None,
-        message: Message {
-            topic: TopicName::parse("a/b").unwrap(),
-            payload: Bytes::from_static(b"x"),
-            qos: QoS::AtLeastOnce,
-            retain: false,
-            properties: None,
-            publisher: "p".into(),
-            publish_time_ms: 1,
-        },
-    }
-}
-
-fn deliver() -> core::Deliver {
-    core::Deliver {
-        queue: queue(),
-        partition: Partition(6),
-        connection: CONNECTION,
-        deliveries: vec![core::Delivery {
-            offset: 500,
-            qos: QoS::AtLeastOnce,
-            retain: true,
-            redelivery: true,
-            identifiers: vec![7],
-            record: Arc::new(record()),
-        }],
-    }
-}
-
-fn acked() -> core::Acked {
-    core::Acked { queue: queue(), partition: Partition(6), connection: CONNECTION, offsets: vec![500, 501] }
-}
-
-fn partition_change(kind: PartitionChangeKind) -> PartitionChange {
-    PartitionChange {
-        partition: Partition(6),
-        epoch: OwnerEpoch(3),
-        added: vec![filter("a/#")],
-        removed: vec![filter("b")],
-        kind,
-    }
-}
-
-fn live() -> LiveKey {
-    LiveKey { filter: filter("l/+"), class: LiveClass::QosZeroOnly }
-}
+use tidemill_core::attach::OwnerError;
+use tidemill_core::packet::ReasonCode;
+use tidemill_core::session::in_flight::InFlight;
+use values::*;
 
 fn link_frames() -> Vec<(Body, &'static str)> {
     let hello = Hello {
@@ -288,6 +128,14 @@ fn client_frames() -> Vec<(Body, &'static str)> {
         (Body::UnsubscribeReply(ReasonsReply::new(1, &refused)), UNSUBSCRIBE_REPLY),
         (Body::TakeOver(TakeOver { request, client_id, connection }), TAKE_OVER),
         (Body::TakenOver(TakenOver { request }), TAKEN_OVER),
+        (
+            Body::StoreExactlyOnce(StoreExactlyOnce::new(1, owner_epoch, &store_exactly_once())),
+            STORE_EXACTLY_ONCE,
+        ),
+        (
+            Body::StoreExactlyOnceReply(StoreExactlyOnceReply::new(1, &Err(Refusal::NotOwner))),
+            STORE_EXACTLY_ONCE_REPLY,
+        ),
     ]
 }
 
@@ -308,6 +156,9 @@ fn message_frames() -> Vec<(Body, &'static str)> {
     vec![
         (Body::Deliver((&deliver()).into()), DELIVER),
         (Body::Acked((&acked()).into()), ACKED),
+        (Body::Deliver((&deliver_exactly_once()).into()), DELIVER_EXACTLY_ONCE),
+        (Body::Acked((&acked_exactly_once()).into()), ACKED_EXACTLY_ONCE),
+        (Body::Release((&release()).into()), RELEASE),
         (Body::Forward(Forward { sequence: 1, record: record.clone() }), FORWARD),
         (Body::ForwardAck(ForwardAck { up_to: 1 }), FORWARD_ACK),
         (Body::Appended(Appended { partition: 6, offset: 500, record }), APPENDED),
@@ -356,12 +207,22 @@ fn core_values_come_back_from_the_wire_as_they_were() {
     assert_eq!(ReattachReply::new(1, &outcomes).answer(), Ok(outcomes));
     assert_eq!(core::Deliver::try_from(Deliver::from(&deliver())), Ok(deliver()));
     assert_eq!(core::Acked::try_from(Acked::from(&acked())), Ok(acked()));
+    let (deliver, acked) = (deliver_exactly_once(), acked_exactly_once());
+    assert_eq!(core::Deliver::try_from(Deliver::from(&deliver)), Ok(deliver));
+    assert_eq!(core::Acked::try_from(Acked::from(&acked)), Ok(acked));
+    let stored = StoreExactlyOnce::new(1, 3, &store_exactly_once());
+    assert_eq!(core::ExactlyOnceRequest::try_from(stored), Ok(store_exactly_once()));
+    assert_eq!(core::Release::try_from(super::exactly_once::Release::from(&release())), Ok(release()));
+    for answer in [Ok(()), Err(Refusal::NotOwner)] {
+        assert_eq!(StoreExactlyOnceReply::new(1, &answer).answer(), Ok(answer));
+    }
     for kind in [PartitionChangeKind::Amends, PartitionChangeKind::Replaces, PartitionChangeKind::Releases] {
         let change = partition_change(kind);
         assert_eq!(PartitionChange::try_from(super::routes::PartitionRoutes::from(&change)), Ok(change));
     }
     assert_eq!(LiveKey::try_from(super::routes::LiveRoute::from(&live())), Ok(live()));
-    for in_flight in [None, in_flight()] {
+    let with_intents = in_flight().map(|one| Box::new(InFlight { intents: vec![intent()], ..*one }));
+    for in_flight in [None, in_flight(), with_intents] {
         let (client_id, session_expiry_secs) = ("c".into(), None);
         let detach = core::Detach { client_id, connection: CONNECTION, session_expiry_secs, in_flight };
         assert_eq!(core::Detach::try_from(Detach::from(&detach)), Ok(detach));

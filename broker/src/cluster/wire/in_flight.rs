@@ -1,5 +1,6 @@
 //! What a session has in flight, on the wire: with the end of its connection to the owner, and back with the next grant.
 
+use super::exactly_once::Intent;
 use super::will::{Properties, qos};
 use super::{WireError, narrow, required};
 use bytes::Bytes;
@@ -36,6 +37,9 @@ pub struct InFlight {
     /// What did not come from the queue, in order.
     #[prost(message, repeated, tag = "5")]
     pub live: Vec<LiveDelivery>,
+    /// What the owner has stored of QoS 2 publishes.
+    #[prost(message, repeated, tag = "6")]
+    pub intents: Vec<Intent>,
 }
 
 /// A PUBLISH of a message of the queue.
@@ -114,9 +118,11 @@ impl From<&core::InFlight> for InFlight {
         let live = live.take_while(|delivery| fits(encoded_bytes(delivery))).collect();
         let received = ids(&in_flight.received, &mut fits);
         let released = ids(&outgoing.released, &mut fits);
+        let intents = in_flight.intents.iter().map(Intent::from);
+        let intents = intents.take_while(|intent| fits(encoded_bytes(intent))).collect();
         let queue = outgoing.queue.iter().map(SentFromQueue::from);
         let queue = queue.take_while(|sent| fits(encoded_bytes(sent))).collect();
-        Self { received, next_id: outgoing.next_id.get().into(), released, queue, live }
+        Self { received, next_id: outgoing.next_id.get().into(), released, queue, live, intents }
     }
 }
 
@@ -132,6 +138,7 @@ impl TryFrom<InFlight> for core::InFlight {
         let ids = |ids: Vec<u32>| ids.into_iter().map(packet_id).collect::<Result<Vec<_>, _>>();
         Ok(Self {
             received: ids(in_flight.received)?,
+            intents: in_flight.intents.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
             outgoing: core::OutgoingInFlight {
                 next_id: packet_id(in_flight.next_id)?,
                 queue: in_flight.queue.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
@@ -180,6 +187,7 @@ impl TryFrom<LiveDelivery> for OutgoingDelivery {
             identifiers: (!identifiers.is_empty()).then(|| identifiers.into()),
             source: Source::Live,
             sent_as: delivery.packet_id.map(packet_id).transpose()?,
+            is_repeated: delivery.packet_id.is_some(),
         })
     }
 }
@@ -215,7 +223,7 @@ impl TryFrom<Message> for message::Message {
     }
 }
 
-fn packet_id(number: u32) -> Result<PacketId, WireError> {
+pub(super) fn packet_id(number: u32) -> Result<PacketId, WireError> {
     let unknown = WireError::Value { field: "packet_id", value: number.into() };
     PacketId::new(narrow(number, "packet_id")?).ok_or(unknown)
 }
@@ -235,7 +243,7 @@ mod tests {
         for (received, released) in [(Vec::new(), Vec::new()), (all.clone(), all.clone())] {
             let queue = all.iter().map(sent).collect();
             let outgoing = core::OutgoingInFlight { next_id: id(9), queue, live: Vec::new(), released };
-            let in_flight = core::InFlight { received, outgoing };
+            let in_flight = core::InFlight { received, intents: Vec::new(), outgoing };
 
             let wire = InFlight::from(&in_flight);
 

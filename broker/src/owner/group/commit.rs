@@ -1,5 +1,7 @@
 //! Group commit of the state: one commit at a time, each with everything that waits.
 
+use super::exactly_once::HeldDeliveries;
+use super::inbox::Answer;
 use super::job::Job;
 use super::{End, Group, Queues};
 use crate::log::state::{CommitOutcome, StateWrite, StateWriter};
@@ -7,6 +9,8 @@ use bytes::Bytes;
 use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tidemill_core::attach::QueueId;
+use tidemill_core::packet::PacketId;
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::state::key::StateKey;
 use tidemill_core::topic::{SubscriptionTarget, TopicFilter};
@@ -33,6 +37,12 @@ pub(super) enum CommitWaiter {
     Operation(u64),
     /// The log may be trimmed to `floor` then.
     Trim { partition: Partition, floor: Offset },
+    /// QoS 2 deliveries, which may go out then.
+    HandOver(Box<HeldDeliveries>),
+    /// A host that is to send PUBREL.
+    Release { queue: QueueId, packet_ids: Vec<PacketId> },
+    /// A publisher at QoS 2.
+    ExactlyOnce(Answer<()>),
 }
 
 /// What is to be stored.
@@ -187,6 +197,12 @@ impl Group {
             CommitWaiter::Attach { client_id, turn } => self.handle_attach_committed(&client_id, turn),
             CommitWaiter::Operation(operation) => self.handle_operation_committed(operation),
             CommitWaiter::Trim { partition, floor } => self.start_trim(partition, floor),
+            CommitWaiter::HandOver(held) => self.hand_over_held(*held),
+            CommitWaiter::Release { queue, packet_ids } => self.release(queue, packet_ids),
+            CommitWaiter::ExactlyOnce(answer) => {
+                // Whoever asked may have given up.
+                let _ = answer.send(Ok(()));
+            }
         }
     }
 

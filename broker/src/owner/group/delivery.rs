@@ -1,5 +1,7 @@
 //! Reading at the head of each partition, handing messages to hosts, and what comes back.
 
+use super::commit::CommitWaiter;
+use super::exactly_once::HeldDeliveries;
 use super::partition_run::PartitionRun;
 use super::registry::Registry;
 use super::{Group, Queues};
@@ -10,7 +12,8 @@ use bytestring::ByteString;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tidemill_core::attach::{Acked, Deliver, Delivery, SessionNumber};
+use tidemill_core::attach::{Acked, Deliver, DeliveriesDone, Delivery, SessionNumber};
+use tidemill_core::packet::{PacketId, QoS};
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::queue::partition::{HandOut, QueueSlot};
 use tidemill_core::record::Record;
@@ -67,29 +70,52 @@ impl Group {
         self.jobs.read(partition, reader, pause);
     }
 
-    /// Hands messages to the hosts, in frames that every link takes. Each queue has at most
+    /// Hands messages to the hosts, in frames that every link takes; those of QoS 2 when their packet ids are stored, which
+    /// those of QoS 1 may overtake. Each queue has at most
     /// [`tidemill_core::queue::IN_FLIGHT_BYTES`] and one message at its host.
     pub(super) fn hand_over(&mut self) {
         let Queues::Loaded(partitions) = &mut self.queues else { return };
-        for run in partitions.values_mut() {
-            let mut frames: BTreeMap<QueueSlot, (usize, Vec<Delivery>)> = BTreeMap::new();
+        for (partition, run) in partitions.iter_mut() {
+            let mut ready: BTreeMap<QueueSlot, Vec<Delivery>> = BTreeMap::new();
+            // Until their packet ids are stored.
+            let mut held: BTreeMap<QueueSlot, Vec<Delivery>> = BTreeMap::new();
             while let Some(hand_out) = run.queues.poll_hand_out() {
                 self.parts.metrics.deliveries.inc();
                 self.parts.metrics.redeliveries.inc_by(u64::from(hand_out.redelivery));
                 let slot = hand_out.slot;
-                let more = frame_bytes(&hand_out);
-                let (bytes, deliveries) = frames.entry(slot).or_default();
-                if *bytes + more > FRAME_BYTES || deliveries.len() >= FRAME_DELIVERIES_MAX {
-                    *bytes = 0;
-                    let full = std::mem::take(deliveries);
-                    send(&self.registry, self.parts.hosts.as_ref(), run, (slot, full));
+                if hand_out.interest.qos < QoS::ExactlyOnce {
+                    ready.entry(slot).or_default().push(delivery(hand_out, None));
+                    continue;
                 }
-                *bytes += more;
-                deliveries.push(delivery(hand_out));
+                let Some((given, unstored)) = run.give_id(slot, hand_out.offset) else { continue };
+                let delivery = delivery(hand_out, Some(given.packet_id));
+                match unstored {
+                    None => ready.entry(slot).or_default().push(delivery),
+                    Some((key, value)) => {
+                        self.ledger.write(*partition, &key, Some(value.encode()));
+                        held.entry(slot).or_default().push(delivery);
+                    }
+                }
             }
-            for (slot, (_, deliveries)) in frames {
-                send(&self.registry, self.parts.hosts.as_ref(), run, (slot, deliveries));
+            for (slot, deliveries) in ready {
+                send_frames(&self.registry, self.parts.hosts.as_ref(), run, (slot, deliveries));
             }
+            for (slot, deliveries) in held {
+                let Some(queue) = run.queues.id(slot).cloned() else { continue };
+                // Without a receiver they stay open and are handed out to the next one.
+                let Some(attached) = self.registry.attached(&queue.name) else { continue };
+                let (partition, connection) = (*partition, attached.connection);
+                let held = HeldDeliveries { partition, slot, queue, connection, deliveries };
+                self.ledger.wait(CommitWaiter::HandOver(Box::new(held)));
+            }
+        }
+    }
+
+    /// Hands over deliveries of one queue.
+    pub(super) fn send_frames(&mut self, partition: Partition, slot: QueueSlot, deliveries: Vec<Delivery>) {
+        let Queues::Loaded(partitions) = &self.queues else { return };
+        if let Some(run) = partitions.get(&partition) {
+            send_frames(&self.registry, self.parts.hosts.as_ref(), run, (slot, deliveries));
         }
     }
 
@@ -101,7 +127,10 @@ impl Group {
         if let Some(run) = self.served(acked.partition)
             && let Some(slot) = run.queues.slot(&acked.queue)
         {
-            run.queues.handle_acked(slot, &acked.offsets, is_current);
+            run.queues.handle_acked(slot, &acked.done.finished, is_current);
+            run.queues.handle_acked(slot, &acked.done.received, is_current);
+            let DeliveriesDone { finished, received, completed } = &acked.done;
+            self.end_exchanges((acked.partition, slot), finished, (received, completed));
         }
     }
 
@@ -130,6 +159,26 @@ impl Group {
         run.catch_ups.forget(slot);
         run.queues.detach(slot);
     }
+}
+
+/// In frames that every link takes.
+fn send_frames(
+    registry: &Registry,
+    hosts: &dyn HostSide,
+    run: &PartitionRun,
+    (slot, deliveries): (QueueSlot, Vec<Delivery>),
+) {
+    let (mut bytes, mut frame) = (0, Vec::new());
+    for delivery in deliveries {
+        let more = frame_bytes(&delivery);
+        if bytes + more > FRAME_BYTES || frame.len() >= FRAME_DELIVERIES_MAX {
+            bytes = 0;
+            send(registry, hosts, run, (slot, std::mem::take(&mut frame)));
+        }
+        bytes += more;
+        frame.push(delivery);
+    }
+    send(registry, hosts, run, (slot, frame));
 }
 
 fn send(
@@ -167,11 +216,11 @@ fn process(
 }
 
 /// What a message adds to a frame, about.
-fn frame_bytes(hand_out: &HandOut) -> usize {
-    hand_out.record.held_bytes() + size_of::<u32>() * hand_out.interest.identifiers.len() + DELIVERY_BYTES
+fn frame_bytes(delivery: &Delivery) -> usize {
+    delivery.record.held_bytes() + size_of::<u32>() * delivery.identifiers.len() + DELIVERY_BYTES
 }
 
-fn delivery(hand_out: HandOut) -> Delivery {
+fn delivery(hand_out: HandOut, packet_id: Option<PacketId>) -> Delivery {
     let HandOut { offset, interest, redelivery, record, slot: _ } = hand_out;
     Delivery {
         offset,
@@ -179,6 +228,7 @@ fn delivery(hand_out: HandOut) -> Delivery {
         retain: interest.retain,
         redelivery,
         identifiers: interest.identifiers,
+        packet_id,
         record,
     }
 }

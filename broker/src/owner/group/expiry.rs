@@ -23,7 +23,15 @@ impl Group {
         let slot = run.queues.create(id.clone());
         let cursor = run.queues.progress(slot).map(|progress| progress.stored().encode());
         let stored_meta = meta.encode();
-        let session = Session { id: id.clone(), slot, meta, further_keys: Vec::new(), in_flight: None };
+        let session = Session {
+            id: id.clone(),
+            slot,
+            meta,
+            further_keys: Vec::new(),
+            in_flight: None,
+            exactly_once: None,
+            is_restored: false,
+        };
         run.sessions.insert(id.name.clone(), session);
         run.note_deadline(&id.name, None);
         self.parts.metrics.sessions.inc();
@@ -42,7 +50,11 @@ impl Group {
         let targets = run.queues.subscriptions(session.slot).map(|all| all.targets()).unwrap_or_default();
         let orphans = run.queues.remove(session.slot);
         self.parts.metrics.sessions.dec();
+        let exchanges = session.exactly_once_keys();
         let queue = session.id;
+        for key in exchanges {
+            self.ledger.write(partition, &key, None);
+        }
         for target in targets {
             self.ledger.write(partition, &StateKey::Subscription { queue: queue.clone(), target }, None);
         }
@@ -97,9 +109,11 @@ impl Group {
         in_flight: Option<Box<InFlight>>,
     ) {
         let Some(in_flight) = in_flight else { return };
+        self.settle_received(partition, (client_id, number), &in_flight.received);
         let session = self.served(partition).and_then(|run| run.sessions.get_mut(client_id));
         if let Some(session) = session.filter(|session| session.id.number == number) {
             session.in_flight = (!in_flight.is_empty()).then_some(in_flight);
+            session.is_restored = false;
         }
     }
 

@@ -4,8 +4,8 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidemill_core::attach::{
-    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Detach, HostAttachments, OwnerError,
-    SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    Acked, AttachGrant, AttachRequest, ConnectionEpoch, Detach, ExactlyOnceRequest, HostAttachments,
+    OwnerError, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
 };
 use tidemill_core::member::Member;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -31,6 +31,8 @@ pub(in crate::owner) enum Request {
     Subscribe(SubscribeRequest, Answer<SubscriptionReasons>),
     /// Unsubscribe.
     Unsubscribe(UnsubscribeRequest, Answer<SubscriptionReasons>),
+    /// Store how far QoS 2 publishes are.
+    ExactlyOnce(ExactlyOnceRequest, Answer<()>),
     /// All attachments of a host.
     Reattach {
         /// The host.

@@ -2,6 +2,7 @@
 
 use super::job::Job;
 use super::partition_run::{PartitionRun, Session};
+use super::resolve::resolve_intents;
 use super::{End, Group, Queues};
 use crate::log::state::{CommitOutcome, OpenError, OpenedGroup, StateEntry, StateWrite, StateWriter};
 use crate::log::{Bounds, ReadError};
@@ -14,12 +15,13 @@ use std::time::Duration;
 use tidemill_core::attach::QueueId;
 use tidemill_core::binary::FormatError;
 use tidemill_core::member::OwnerEpoch;
-use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
+use tidemill_core::partition::{Offset, Partition, PartitionGroup, QueueKind};
 use tidemill_core::queue::subscription::Subscription;
+use tidemill_core::session::exactly_once::{ExactlyOnce, Incoming};
 use tidemill_core::state::cursor::StoredCursor;
 use tidemill_core::state::key::StateKey;
 use tidemill_core::state::meta::SessionMeta;
-use tidemill_core::state::value::PartitionOwner;
+use tidemill_core::state::value::{PartitionOwner, PublisherIn, SessionOut};
 use tidemill_core::topic::SubscriptionTarget;
 use tokio::time::sleep;
 use tracing::{debug, error, warn};
@@ -54,6 +56,9 @@ struct StoredQueue {
     subscriptions: Vec<(SubscriptionTarget, Subscription)>,
     cursor: Option<StoredCursor>,
     meta: Option<SessionMeta>,
+    exactly_once: Option<Box<ExactlyOnce>>,
+    /// Offsets whose PUBREC is stored; their cursor may be older.
+    released: Vec<Offset>,
     further_keys: Vec<Bytes>,
 }
 
@@ -145,7 +150,7 @@ async fn open(
     }
     let refused = parts.metrics.partitions_refused.clone();
     let built = tokio::task::spawn_blocking(move || build(entries, &bounds, lease_epoch, &refused));
-    let (epoch, partitions) = match built.await {
+    let (epoch, mut partitions) = match built.await {
         Ok(built) => built.map_err(|error| LoadOutcome::Damaged(error.to_string()))?,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
@@ -153,13 +158,15 @@ async fn open(
         },
     };
     let served = partitions.values().filter(|run| !run.is_refused());
-    let writes: Vec<StateWrite> = served
+    let mut writes: Vec<StateWrite> = served
         .map(|run| StateWrite {
             partition: run.partition,
             key: StateKey::Owner { partition: run.partition }.encode(),
             value: Some(run.owner.encode()),
         })
         .collect();
+    let resolved = resolve_intents(parts.log.as_ref(), parts.partitioning, &mut partitions).await;
+    writes.extend(resolved.map_err(|error| LoadOutcome::Unavailable(error.to_string()))?);
     // Until it is known; a stop of the group drops this.
     loop {
         match writer.commit(writes.clone()).await {
@@ -211,8 +218,18 @@ impl StoredPartition {
             StateKey::Parked { queue, .. } => {
                 self.queues.entry(queue).or_default().further_keys.push(entry.key);
             }
-            StateKey::SessionOut { session, .. } | StateKey::PublisherIn { session, .. } => {
-                self.queues.entry(session).or_default().further_keys.push(entry.key);
+            StateKey::SessionOut { session, packet_id } => {
+                let out = SessionOut::decode(entry.value)?;
+                let queue = self.queues.entry(session).or_default();
+                let exactly_once = queue.exactly_once.get_or_insert_default();
+                exactly_once.restore_outgoing(packet_id, out.offset, out.released);
+                queue.released.extend(out.released.then_some(out.offset));
+            }
+            StateKey::PublisherIn { session, packet_id } => {
+                let PublisherIn { unique_id, since_ms, is_settled } = PublisherIn::decode(entry.value)?;
+                let queue = self.queues.entry(session).or_default();
+                let incoming = Incoming { unique_id, since_ms, is_settled };
+                queue.exactly_once.get_or_insert_default().set_incoming(packet_id, incoming);
             }
             StateKey::Owner { .. } => self.owner = Some(PartitionOwner::decode(entry.value)?),
         }
@@ -256,7 +273,7 @@ impl StoredPartition {
 
 /// Adds a queue. A client id has one session: a new one is stored in the commit that deletes the one before.
 fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
-    let StoredQueue { subscriptions, cursor, meta, further_keys } = stored;
+    let StoredQueue { subscriptions, cursor, meta, exactly_once, released, further_keys } = stored;
     // Without a cursor nothing was ever handed out: a fragment of a session that is gone.
     let Some(cursor) = cursor else { return };
     let slot = run.queues.restore(id.clone(), &cursor, run.owner.trim_floor);
@@ -270,7 +287,10 @@ fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
         && let Some(meta) = meta
     {
         let name = id.name.clone();
-        run.sessions.insert(name.clone(), Session { id, slot, meta, further_keys, in_flight: None });
+        run.queues.handle_acked(slot, &released, true);
+        let (in_flight, is_restored) = (None, true);
+        let session = Session { id, slot, meta, further_keys, in_flight, exactly_once, is_restored };
+        run.sessions.insert(name.clone(), session);
         run.note_deadline(&name, None);
     }
 }

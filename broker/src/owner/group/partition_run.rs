@@ -2,6 +2,7 @@
 
 use super::catch_up::CatchUps;
 use super::recent::Recent;
+use super::trim::TrimLag;
 use crate::owner::metrics::OwnerMetrics;
 use bytes::Bytes;
 use bytestring::ByteString;
@@ -13,6 +14,7 @@ use tidemill_core::member::Member;
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::queue::partition::{PartitionQueues, QueueSlot};
 use tidemill_core::record::Origin;
+use tidemill_core::session::exactly_once::ExactlyOnce;
 use tidemill_core::session::in_flight::InFlight;
 use tidemill_core::state::meta::SessionMeta;
 use tidemill_core::state::value::PartitionOwner;
@@ -34,6 +36,10 @@ pub(super) struct Session {
     pub(super) further_keys: Vec<Bytes>,
     /// What it had in flight when its last connection ended, or what that one was granted. In memory only.
     pub(super) in_flight: Option<Box<InFlight>>,
+    /// Its QoS 2 exchanges, as they are stored.
+    pub(super) exactly_once: Option<Box<ExactlyOnce>>,
+    /// No host has told since the group was opened what it has in flight.
+    pub(super) is_restored: bool,
 }
 
 /// One partition of the group.
@@ -54,6 +60,8 @@ pub(super) struct PartitionRun {
     pub(super) owner: PartitionOwner,
     /// When the trim floor was last looked at, and the head then.
     pub(super) trim_seen: (Instant, Offset),
+    /// How far it may be trimmed.
+    pub(super) trim_lag: TrimLag,
     /// The floor can move with the next commit.
     pub(super) is_trim_due: bool,
     origins: Origins,
@@ -72,6 +80,7 @@ impl PartitionRun {
             catch_ups: CatchUps::default(),
             owner,
             trim_seen: (Instant::now(), head),
+            trim_lag: TrimLag::new(owner.trim_floor, head),
             is_trim_due: false,
             origins: Origins::default(),
             refused: false,

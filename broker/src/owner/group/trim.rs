@@ -12,6 +12,28 @@ use tracing::{debug, warn};
 /// Records after which a partition is looked at.
 const RECORDS: Offset = 10_000;
 
+/// What is younger than an interval is not trimmed: an intent whose outcome is not stored yet is younger.
+pub(super) struct TrimLag {
+    /// The head an interval ago, or longer.
+    settled: Offset,
+    /// The head later, and when.
+    next: (Instant, Offset),
+}
+
+impl TrimLag {
+    pub(super) fn new(floor: Offset, head: Offset) -> Self {
+        Self { settled: floor, next: (Instant::now(), head) }
+    }
+
+    fn pass(&mut self, head: Offset, interval: Duration) {
+        let (at, next) = self.next;
+        if at.elapsed() >= interval {
+            self.settled = next;
+            self.next = (Instant::now(), head);
+        }
+    }
+}
+
 impl PartitionRun {
     /// The trim floor to store with this commit, when the partition is due and the floor has moved. All cursors of the
     /// commit are at or above it: with it stored, it is their lower bound, so that idle queues need not be written.
@@ -19,11 +41,17 @@ impl PartitionRun {
         if !std::mem::take(&mut self.is_trim_due) {
             return None;
         }
-        let floor = self.queues.floor();
+        let floor = self.floor();
         (floor > self.owner.trim_floor).then(|| {
             self.owner.trim_floor = floor;
             floor
         })
+    }
+
+    /// Nothing below is needed: by no queue, and not to find out whether a QoS 2 publish that was under way when its
+    /// host died is in the log.
+    fn floor(&self) -> Offset {
+        self.queues.floor().min(self.trim_lag.settled)
     }
 
     /// Looks at the floor from time to time; it costs a look at every queue. Also when nothing new is read:
@@ -32,7 +60,8 @@ impl PartitionRun {
         let (at, head) = self.trim_seen;
         if self.queues.head() - head >= RECORDS || at.elapsed() >= interval {
             self.trim_seen = (Instant::now(), self.queues.head());
-            self.is_trim_due = self.queues.floor() > self.owner.trim_floor;
+            self.trim_lag.pass(self.queues.head(), interval);
+            self.is_trim_due = self.floor() > self.owner.trim_floor;
         }
         self.is_trim_due
     }

@@ -36,7 +36,7 @@ fn a_repeated_qos_2_publish_is_answered_and_not_taken_again_until_it_is_released
 
 #[test]
 fn a_repeated_publish_is_answered_in_its_turn() {
-    let mut window = AckWindow::resume(Version::V5, 10, vec![id(7)]);
+    let mut window = AckWindow::resume(Version::V5, 10, &[id(7)], &[]);
     let ticket = new(window.open(id(8), QoS::ExactlyOnce, 0));
     assert_eq!(window.open(id(7), QoS::ExactlyOnce, 0), Opened::Repeated);
     assert_eq!(acks(&mut window), []);
@@ -77,7 +77,7 @@ fn a_5_0_quota_counts_until_pubcomp_and_a_3_x_bound_until_pubrec() {
 
 #[test]
 fn what_a_former_connection_received_does_not_count_against_the_quota() {
-    let mut window = AckWindow::resume(Version::V5, 1, vec![id(5), id(6)]);
+    let mut window = AckWindow::resume(Version::V5, 1, &[id(5), id(6)], &[]);
     assert!(!window.is_full());
     assert!(window.release(id(5)));
 
@@ -91,13 +91,13 @@ fn what_a_former_connection_received_does_not_count_against_the_quota() {
 
 #[test]
 fn a_qos_1_publish_under_the_id_of_a_qos_2_one_is_told_in_5_0_and_taken_in_3_x() {
-    let mut window = AckWindow::resume(Version::V5, 10, vec![id(5)]);
+    let mut window = AckWindow::resume(Version::V5, 10, &[id(5)], &[]);
     let Opened::InUse(ticket) = window.open(id(5), QoS::AtLeastOnce, 0) else { panic!("it is in use") };
     window.complete(ticket, ReasonCode::PACKET_IDENTIFIER_IN_USE);
     assert_eq!(acks(&mut window), [(AckKind::PubAck, 5, 0x91)]);
     assert_eq!(window.take_received(), [id(5)]);
 
-    let mut old = AckWindow::resume(Version::V3_1_1, 10, vec![id(5)]);
+    let mut old = AckWindow::resume(Version::V3_1_1, 10, &[id(5)], &[]);
     new(old.open(id(5), QoS::AtLeastOnce, 0));
 }
 
@@ -111,6 +111,35 @@ fn only_what_is_known_to_be_published_counts_as_received_after_the_connection() 
     assert!(window.is_unsettled());
 
     assert_eq!(window.take_received(), [id(2)]);
+}
+
+#[test]
+fn a_publish_whose_outcome_got_lost_is_published_again_under_its_unique_id_and_once() {
+    let intents = [(5, 55), (6, 66)].map(|(number, unique_id)| Intent { packet_id: id(number), unique_id });
+    let mut window = AckWindow::resume(Version::V5, 10, &[id(6)], &intents);
+    assert_eq!(window.take_received(), [id(6)], "without its PUBLISH nothing is known of the other one");
+    let mut window = AckWindow::resume(Version::V5, 10, &[id(6)], &intents);
+
+    assert_eq!(window.open(id(6), QoS::ExactlyOnce, 0), Opened::Repeated);
+    let Opened::Again(ticket, 55) = window.open(id(5), QoS::ExactlyOnce, 0) else {
+        panic!("it is uncertain")
+    };
+    assert_eq!(window.open(id(5), QoS::ExactlyOnce, 0), Opened::Repeated);
+    window.complete(ticket, ReasonCode::SUCCESS);
+
+    let acks: Vec<_> = std::iter::from_fn(|| window.poll_ack()).map(|ack| ack.packet_id).collect();
+    assert_eq!(acks, [id(6), id(5)]);
+    assert!(window.release(id(5)) && window.release(id(6)));
+}
+
+#[test]
+fn the_client_may_release_what_it_had_pubrec_for_before_the_outcome_got_lost() {
+    let intents = [Intent { packet_id: id(5), unique_id: 55 }];
+    let mut window = AckWindow::resume(Version::V5, 10, &[], &intents);
+
+    assert!(window.release(id(5)));
+
+    assert!(matches!(window.open(id(5), QoS::ExactlyOnce, 0), Opened::New(_)));
 }
 
 #[derive(Debug, Clone)]
@@ -188,7 +217,9 @@ impl Model {
                 }
             }
             Opened::Full => assert_eq!(self.counted.len(), maximum),
-            unexpected @ (Opened::Repeated | Opened::InUse(_)) => panic!("{unexpected:?}"),
+            unexpected @ (Opened::Repeated | Opened::Again(..) | Opened::InUse(_)) => {
+                panic!("{unexpected:?}")
+            }
         }
     }
 
@@ -234,7 +265,7 @@ impl Model {
                 assert_eq!(self.taken, self.received);
                 self.tickets.clear();
                 self.counted.clear();
-                *window = AckWindow::resume(Version::V5, maximum, received);
+                *window = AckWindow::resume(Version::V5, maximum, &received, &[]);
             }
             Step::Repeat(_) | Step::Complete(..) | Step::Release(_) => {}
         }

@@ -23,7 +23,15 @@ pub(super) fn outgoing(number: u64, qos: QoS, source: Source) -> OutgoingDeliver
         publish_time_ms: 0,
     };
     let message = Arc::new(message);
-    OutgoingDelivery { message, qos, retain: false, identifiers: None, source, sent_as: None }
+    OutgoingDelivery {
+        message,
+        qos,
+        retain: false,
+        identifiers: None,
+        source,
+        sent_as: None,
+        is_repeated: false,
+    }
 }
 
 pub(super) fn number_of(message: &Message) -> u64 {

@@ -36,13 +36,17 @@ impl Outbound {
             let (qos, held) = match exchange {
                 Exchange::AtLeastOnce(held) => (QoS::AtLeastOnce, held),
                 Exchange::ExactlyOnce(held) => (QoS::ExactlyOnce, held),
+                // The owner knows of it.
+                Exchange::Received => continue,
                 Exchange::Reserved | Exchange::Released(_) => continue,
             };
             match held {
                 Held::Queue(offset) => queue.push(SentFromQueue { offset, packet_id, qos }),
                 Held::Kept(kept_one) => {
                     let (order, delivery) = *kept_one;
-                    kept.push((order, OutgoingDelivery { sent_as: Some(packet_id), ..delivery }));
+                    let delivery =
+                        OutgoingDelivery { sent_as: Some(packet_id), is_repeated: true, ..delivery };
+                    kept.push((order, delivery));
                 }
                 // What others shall have was taken before.
                 Held::Live | Held::Shared { .. } => {}
@@ -52,11 +56,11 @@ impl Outbound {
         let mut live: Vec<_> = kept.into_iter().map(|(_, delivery)| delivery).collect();
         for delivery in std::mem::take(&mut self.pending) {
             match (delivery.source, delivery.sent_as) {
-                (Source::Queue(offset), Some(packet_id)) => {
+                // What was never sent the owner delivers again.
+                (Source::Queue(offset), Some(packet_id)) if delivery.is_repeated => {
                     queue.push(SentFromQueue { offset, packet_id, qos: delivery.qos });
                 }
-                // The owner delivers it again, and nobody has seen it.
-                (Source::Queue(_), None) => {}
+                (Source::Queue(_), Some(_) | None) => {}
                 (Source::Live, _) => live.push(delivery),
                 (Source::Shared(_), _) => {}
             }

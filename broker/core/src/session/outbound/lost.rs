@@ -28,6 +28,7 @@ impl Outbound {
                 false
             }
             Exchange::Reserved
+            | Exchange::Received
             | Exchange::Released(_)
             | Exchange::AtLeastOnce(Held::Live | Held::Kept(_) | Held::Queue(_))
             | Exchange::ExactlyOnce(Held::Live | Held::Kept(_) | Held::Queue(_)) => true,

@@ -12,7 +12,7 @@ fn outbound(window: u16, is_persistent: bool) -> Outbound {
 }
 
 fn deliver(outbound: &mut Outbound, number: u64, qos: QoS, source: Source) -> Option<PacketId> {
-    match outbound.admit(qos, source, || outgoing(number, qos, source)) {
+    match outbound.admit((qos, None), source, || outgoing(number, qos, source)) {
         Admission::Send(sending) => sending.packet_id,
         Admission::Wait => None,
         unexpected @ (Admission::InFlight | Admission::Done) => panic!("{unexpected:?}"),

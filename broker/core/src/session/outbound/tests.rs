@@ -4,7 +4,7 @@ use crate::session::in_flight::OutgoingInFlight;
 use crate::session::offsets::DONE_OFFSETS_MAX;
 
 fn admit(outbound: &mut Outbound, qos: QoS, source: Source) -> Admission {
-    outbound.admit(qos, source, || outgoing(0, qos, source))
+    outbound.admit((qos, None), source, || outgoing(0, qos, source))
 }
 
 fn first(qos: QoS, number: u16) -> Admission {
@@ -39,8 +39,11 @@ fn a_qos_2_delivery_holds_its_packet_id_and_its_place_until_pubcomp() {
     assert_eq!(admit(&mut outbound, qos, Source::Queue(5)), first(qos, 1));
     assert_eq!(admit(&mut outbound, qos, Source::Queue(6)), Admission::Wait);
 
-    assert_eq!(outbound.handle_pubrec(id(1), false), Ok(Received::Release(Some(5))));
-    assert_eq!(outbound.handle_pubrec(id(1), false), Ok(Received::Release(None)), "repeated");
+    assert_eq!(outbound.handle_pubrec(id(1), false), Ok(Received::Store(5)));
+    assert_eq!(outbound.handle_pubrec(id(1), false), Ok(Received::Waiting), "repeated");
+    assert_eq!(outbound.handle_pubcomp(id(1)), Err(AckError::OutOfStep(id(1))), "nothing was released");
+    assert!(outbound.release_stored(id(1)));
+    assert_eq!(outbound.handle_pubrec(id(1), false), Ok(Received::Release), "repeated");
     assert_eq!((outbound.in_flight_offsets(), outbound.done_offsets()), (vec![6], vec![5]));
     assert_eq!(outbound.poll_pending(), None, "the id is in use");
     assert_eq!(outbound.handle_pubcomp(id(1)), Ok(()));
@@ -112,8 +115,10 @@ fn a_resumed_session_goes_on_under_the_same_packet_ids() {
     admit(&mut outbound, QoS::ExactlyOnce, Source::Queue(7));
     admit(&mut outbound, QoS::ExactlyOnce, Source::Queue(8));
     assert_eq!(admit(&mut outbound, QoS::AtLeastOnce, Source::Live), first(QoS::AtLeastOnce, 5));
-    outbound.handle_pubrec(id(4), false).unwrap();
-    outbound.handle_pubrec(id(3), false).unwrap();
+    for number in [4, 3] {
+        outbound.handle_pubrec(id(number), false).unwrap();
+        assert!(outbound.release_stored(id(number)));
+    }
 
     let mut resumed = Outbound::resume(window(10), outbound.take_in_flight());
 
@@ -153,7 +158,8 @@ fn what_is_too_large_when_it_is_sent_again_is_released_and_else_ends() {
     admit(&mut outbound, QoS::ExactlyOnce, Source::Queue(0));
     let sending = Sending { qos: QoS::ExactlyOnce, packet_id: Some(id(1)), dup: true };
 
-    assert_eq!(outbound.handle_not_written(sending), Some(Received::Release(Some(0))));
+    assert_eq!(outbound.handle_not_written(sending), Some(Received::Store(0)));
+    assert!(outbound.release_stored(id(1)));
     assert_eq!(outbound.released(), [id(1)]);
 
     admit(&mut outbound, QoS::ExactlyOnce, Source::Queue(1));

@@ -1,0 +1,97 @@
+//! What became of QoS 2 publishes that were under way when their host died: whoever opens the group of a publisher looks
+//! for their records in the log. No host repeats a publish before that, so the answer is final.
+
+use super::exactly_once::publisher_in;
+use super::partition_run::PartitionRun;
+use crate::log::seek::offset_at;
+use crate::log::state::StateWrite;
+use crate::log::{Log, ReadError, ReadEvent};
+use std::collections::{BTreeMap, BTreeSet};
+use tidemill_core::partition::{Partition, Partitioning};
+use tidemill_core::record::Record;
+use tracing::{debug, error};
+
+/// Records of a publish are not older than its intent, but for what clocks may have stepped back.
+const CLOCK_SLACK_MS: u64 = 2_000;
+
+/// Settles the intents whose records are in the log and forgets the others: their clients publish them again. Returns
+/// what to store. Reads the log of every partition from the oldest such intent on, and nothing when there is none.
+///
+/// # Errors
+///
+/// [`ReadError`]: the log cannot be read now.
+pub(super) async fn resolve_intents(
+    log: &dyn Log,
+    partitioning: Partitioning,
+    partitions: &mut BTreeMap<Partition, PartitionRun>,
+) -> Result<Vec<StateWrite>, ReadError> {
+    let mut wanted = BTreeSet::new();
+    let mut since_ms = u64::MAX;
+    for session in partitions.values().flat_map(|run| run.sessions.values()) {
+        for (_, incoming) in session.exactly_once.iter().flat_map(|one| one.unsettled()) {
+            wanted.insert(incoming.unique_id);
+            since_ms = since_ms.min(incoming.since_ms);
+        }
+    }
+    let mut found = BTreeSet::new();
+    if !wanted.is_empty() {
+        for partition in partitioning.partitions() {
+            let searched = search(log, partition, since_ms.saturating_sub(CLOCK_SLACK_MS), &wanted);
+            found.extend(searched.await?);
+        }
+        debug!(intents = wanted.len(), found = found.len(), "QoS 2 publishes under way were looked for");
+    }
+    Ok(partitions.values_mut().flat_map(|run| settle(run, &found)).collect())
+}
+
+fn settle(run: &mut PartitionRun, found: &BTreeSet<u128>) -> Vec<StateWrite> {
+    let partition = run.partition;
+    let mut writes = Vec::new();
+    for session in run.sessions.values_mut() {
+        let Some(mut exactly_once) = session.exactly_once.take() else { continue };
+        let unsettled: Vec<_> = exactly_once.unsettled().collect();
+        for (packet_id, incoming) in unsettled {
+            let settled = if found.contains(&incoming.unique_id) {
+                exactly_once.settle(packet_id)
+            } else {
+                exactly_once.release(packet_id);
+                None
+            };
+            let key = session.in_key(packet_id).encode();
+            let value = settled.map(|settled| publisher_in(settled).encode());
+            writes.push(StateWrite { partition, key, value });
+        }
+        session.exactly_once = (!exactly_once.is_empty()).then_some(exactly_once);
+    }
+    writes
+}
+
+/// Which of `wanted` are in `partition`, in what was appended at `since_ms` or later.
+async fn search(
+    log: &dyn Log,
+    partition: Partition,
+    since_ms: u64,
+    wanted: &BTreeSet<u128>,
+) -> Result<BTreeSet<u128>, ReadError> {
+    let mut found = BTreeSet::new();
+    let from = offset_at(log, partition, since_ms).await?;
+    let mut reader = log.reader(partition, from);
+    // Ends at the end of the log: nothing is appended by clients before the group is open, and others append at most
+    // as fast as this reads.
+    loop {
+        match reader.next().await {
+            Ok(ReadEvent::Records(records)) => {
+                let ids =
+                    records.into_iter().filter_map(|stored| Record::decode(stored.bytes).ok()?.unique_id);
+                found.extend(ids.filter(|id| wanted.contains(id)));
+            }
+            Ok(ReadEvent::End(_)) => return Ok(found),
+            Err(error @ (ReadError::Damaged { .. } | ReadError::OutOfRange { .. })) => {
+                // The partition is refused when its own group reads it; publishers are not kept out for it.
+                error!(partition = partition.0, %error, "log cannot be searched for QoS 2 publishes");
+                return Ok(found);
+            }
+            Err(error @ (ReadError::Unavailable { .. } | ReadError::Closed)) => return Err(error),
+        }
+    }
+}
