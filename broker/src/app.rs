@@ -187,7 +187,7 @@ impl Running {
         self.accepting.cancel();
         self.data_path.registry.close_all(ReasonCode::SERVER_SHUTTING_DOWN);
         self.threads.stop(CLIENTS_WAIT).await;
-        self.services.wills.publish_all();
+        self.services.wills.publish_unstored();
         if let Some(leave) = self.leave.take() {
             leave.await;
         }

@@ -100,7 +100,7 @@ fn wire(
         state,
         hosts: Arc::new(node.directory().clone()),
         route_exchange: Arc::new(node.exchange().clone()),
-        surroundings: Arc::new(BrokerSurroundings::new(Arc::clone(&coordination))),
+        surroundings: Arc::new(BrokerSurroundings::new(Arc::clone(&coordination), data_path.clone())),
         validity: coordination.validity(),
         metrics: OwnerMetrics::register(data_path.metrics.registry())?,
     });

@@ -37,10 +37,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use subscriptions::SubscriptionWork;
 use tidemill_codec::Codec;
-use tidemill_core::attach::{DeliveriesDone, Detach};
+use tidemill_core::attach::{DeliveriesDone, Detach, WillOutcome, WillOver};
 use tidemill_core::packet::{Answer, Disconnect, Packet, PublishPacket, ReasonCode, Will, reason_string};
 use tidemill_core::session::inbound::Inbound;
 use tidemill_core::session::state::Subscriptions;
+use tidemill_core::state::will::is_stored;
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedWriteHalf;
 
@@ -236,20 +237,31 @@ impl Connection {
         });
         self.forget_subscriptions();
         self.end_shared();
-        if reason != CloseReason::ClientDisconnect(ReasonCode::SUCCESS)
-            && let Some(will) = self.will.take()
-        {
-            let session_expiry_secs = self.expiry_secs();
-            let end = WillEnd { session_expiry_secs, is_brokers_own: reason.is_brokers_own() };
-            self.services.wills.handle_abnormal_end(&client_id, *will, end);
-        }
+        let will = self.end_will(reason);
         self.services.owner.detach(Detach {
             client_id,
+            will,
             connection: *self.registered.connection.lock(),
             session_expiry_secs: self.session_expiry_secs,
             in_flight: self.registered.is_persistent().then(|| Box::new(self.mailbox.take_in_flight())),
         });
         self.services.registry.end(&self.registered);
+    }
+
+    /// The will goes out, now or later, unless the client said a normal farewell.
+    fn end_will(&mut self, reason: CloseReason) -> WillOutcome {
+        let is_wanted = reason != CloseReason::ClientDisconnect(ReasonCode::SUCCESS);
+        let Some(will) = self.will.take().filter(|_| is_wanted) else { return WillOutcome::Over };
+        let session_expiry_secs = self.expiry_secs();
+        let request = &self.registered.request;
+        let name = WillOver {
+            client_id: request.client_id.clone(),
+            session: self.registered.session,
+            connection: *self.registered.connection.lock(),
+        };
+        let name = is_stored(&will, request.lifetime).then_some(name);
+        let end = WillEnd { session_expiry_secs, is_brokers_own: reason.is_brokers_own(), stored: name };
+        self.services.wills.handle_abnormal_end(&self.registered.request.client_id, *will, end)
     }
 
     /// Seconds that the session outlives this connection, as CONNECT and DISCONNECT asked for.

@@ -12,7 +12,7 @@ pub mod service;
 use futures::future::BoxFuture;
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, Detach, ExactlyOnceRequest, HostAttachments,
-    OwnerError, Release, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    OwnerError, Release, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest, WillOver,
 };
 use tidemill_core::member::Member;
 use tidemill_core::partition::PartitionGroup;
@@ -26,6 +26,9 @@ pub trait OwnerSide: Send + Sync + 'static {
     /// A connection ended. Never waits. What is lost with a link or an owner is made good by the next re-attach, which
     /// does not name the connection any more.
     fn detach(&self, detach: Detach);
+
+    /// A will that was due later is published, or called off. Never waits.
+    fn will_over(&self, over: WillOver);
 
     /// Subscribes a persistent session. The answer is durable and every member has the routes, or the entry's reason
     /// is a failure.

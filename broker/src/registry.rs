@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, OwnerError, Release,
-    SessionLifetime, SessionNumber,
+    SessionLifetime, SessionNumber, WillOutcome,
 };
 use tidemill_core::member::Member;
 use tidemill_core::packet::ReasonCode;
@@ -194,6 +194,7 @@ impl Registry {
                         connection,
                         session_expiry_secs: None,
                         in_flight: None,
+                        will: WillOutcome::Over,
                     });
                 }
             }

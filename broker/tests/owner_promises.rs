@@ -18,5 +18,7 @@ mod model;
 mod parts;
 #[path = "owner/subscribe.rs"]
 mod subscribe;
+#[path = "owner/wills.rs"]
+mod wills;
 #[path = "owner/world.rs"]
 mod world;

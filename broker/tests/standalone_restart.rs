@@ -6,10 +6,11 @@ mod client;
 #[path = "fixture/process.rs"]
 mod process;
 
-use client::{Client, connect};
+use client::{Client, connect, will};
 use process::{PATIENCE, Process, command};
 use std::num::NonZeroU16;
 use tidemill_core::packet::{Connect, Disconnect, Packet, QoS, ReasonCode, Version};
+use tidemill_core::partition::{Partitioning, QueueKind};
 
 fn session(version: Version, clean_start: bool) -> Connect {
     let mut connect = connect(version, "keeper");
@@ -124,4 +125,44 @@ async fn a_subscription_that_is_lowered_to_qos_0_loses_none_of_its_messages() {
     let payloads: Vec<_> = got.iter().map(|one| one.message().2).collect();
     assert_eq!(payloads, [[0, 1], [0, 2], [0, 3]]);
     assert!(process.end(rustix::process::Signal::TERM).await.success());
+}
+
+/// A will of a connection that dies with the broker waits for 30 s, and is called off by a reconnect; one whose delay was
+/// running goes on.
+#[tokio::test]
+async fn wills_survive_kill_9() {
+    for version in [Version::V3_1_1, Version::V5] {
+        let data = tempfile::tempdir().unwrap();
+        let (broker, address) = Process::start(data.path()).await;
+        let (mut watcher, _) = Client::connect_with(address, session(version, false)).await;
+        watcher.subscribe(&[("will/#", QoS::AtLeastOnce)]).await;
+        let with_will = |client_id: &str, delay_secs| {
+            let mut connect = connect(Version::V5, client_id);
+            connect.session_expiry_secs = Some(3_600);
+            connect.clean_start = false;
+            connect.will = will(&format!("will/{client_id}"), delay_secs);
+            connect
+        };
+        let (_connected, _) = Client::connect_with(address, with_will("connected", 0)).await;
+        let (mut delayed, _) = Client::connect_with(address, with_will("delayed", 1)).await;
+        delayed.send_raw(b"\xe0\x01\x04").await;
+        assert_eq!(delayed.receive_or_end().await, None);
+        // Stored with the attach of a client whose session has the same owner.
+        let group = |client_id: &str| {
+            let partitioning = Partitioning::new(32, 16).unwrap();
+            partitioning.group_of(partitioning.partition_of(QueueKind::Session, client_id))
+        };
+        let mut names = (0..).map(|number| format!("neighbour-{number}"));
+        let name = names.find(|name| group(name) == group("delayed")).unwrap();
+        let (_neighbour, _) = Client::connect_with(address, with_will(&name, 3_600)).await;
+
+        broker.end(rustix::process::Signal::KILL).await;
+        let (broker, address) = Process::start(data.path()).await;
+
+        let (_back, _) = Client::connect_with(address, with_will("connected", 0)).await;
+        let (mut watcher, _) = Client::connect_with(address, session(version, false)).await;
+        let published = watcher.receive().await;
+        assert_eq!(published.message().0, "will/delayed");
+        assert!(broker.end(rustix::process::Signal::TERM).await.success());
+    }
 }

@@ -169,6 +169,32 @@ pub struct Detach {
     pub session_expiry_secs: Option<u32>,
     /// What a persistent session has in flight. `None` when the connection had not begun: what was granted to it holds.
     pub in_flight: Option<Box<InFlight>>,
+    /// What became of its will.
+    pub will: WillOutcome,
+}
+
+/// What becomes of the will of a connection that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WillOutcome {
+    /// There is none any more: it was published, or is not to be.
+    #[default]
+    Over,
+    /// The host publishes it later, and tells with [`WillOver`].
+    Due {
+        /// Milliseconds from now on.
+        in_ms: u64,
+    },
+}
+
+/// A will that was due later is published, or is not to be published any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WillOver {
+    /// Client id.
+    pub client_id: ByteString,
+    /// Number of its session.
+    pub session: SessionNumber,
+    /// Whose will it was.
+    pub connection: ConnectionEpoch,
 }
 
 /// A host asks for subscriptions of a persistent session.

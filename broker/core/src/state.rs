@@ -12,6 +12,8 @@
 //! | 5 | session, packet id | [`SessionOut`](value::SessionOut) |
 //! | 6 | session, packet id | [`PublisherIn`](value::PublisherIn) |
 //! | 7 | partition | [`PartitionOwner`](value::PartitionOwner) |
+//! | 8 | session, connection (owner epoch, counter) | [`StoredWill`](will::StoredWill) |
+//! | 9 | session, connection (owner epoch, counter) | [`WillDue`](will::WillDue) |
 //!
 //! Numbers and lengths are unsigned LEB128, fixed-size integers little endian.
 
@@ -19,6 +21,7 @@ pub mod cursor;
 pub mod key;
 pub mod meta;
 pub mod value;
+pub mod will;
 
 use crate::binary::{FormatError, Reader};
 use bytes::Bytes;

@@ -2,10 +2,11 @@
 
 use crate::admin::{IsReachable, WaitingFor};
 use crate::cluster::{ClusterView, Forwarder, RouteExchange, Validity};
-use crate::connection::{ServiceParts, Services};
+use crate::connection::{ServiceParts, Services, Wills};
 use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::owner::OwnerSide;
+use crate::owner::parts::RestoredWill;
 use crate::registry::Registry;
 use crate::router::Router;
 use futures::future::BoxFuture;
@@ -42,6 +43,8 @@ pub struct DataPath {
     pub router: Arc<Router>,
     /// Who is connected; the [`HostSide`](crate::owner::HostSide) of this broker.
     pub registry: Arc<Registry>,
+    /// Wills that wait for their delay.
+    pub wills: Arc<Wills>,
     /// Where everything is counted.
     pub metrics: Metrics,
 }
@@ -83,7 +86,13 @@ impl DataPath {
         let metrics = Metrics::new()?;
         let router = Arc::new(Router::new(own.clone(), partitioning, log, metrics.clone()));
         let registry = Arc::new(Registry::new(own.clone(), partitioning, metrics.clone()));
-        Ok(Self { own, validity, partitioning, router, registry, metrics })
+        let wills = Arc::new(Wills::new(Arc::clone(&router)));
+        Ok(Self { own, validity, partitioning, router, registry, wills, metrics })
+    }
+
+    /// The broker of a connection died with its will: it is published when it is due, unless its client comes back.
+    pub fn restore_will(&self, will: RestoredWill) {
+        self.wills.restore(will);
     }
 
     /// Connects router and registry with what was built around them: connections may begin.
@@ -104,6 +113,7 @@ impl DataPath {
                 validity: Arc::clone(&self.validity),
                 router: Arc::clone(&self.router),
                 registry: Arc::clone(&self.registry),
+                wills: Arc::clone(&self.wills),
                 owner: Arc::clone(&wiring.owner),
             },
         )

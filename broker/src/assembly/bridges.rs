@@ -8,7 +8,7 @@ use crate::cluster::wire::routes::LiveKey;
 use crate::cluster::{Coordination, ForwardDone, Route, RouteChange};
 use crate::mailbox::Turn;
 use crate::metrics::Metrics;
-use crate::owner::parts::Surroundings;
+use crate::owner::parts::{RestoredWill, Surroundings};
 use crate::registry::Registry;
 use crate::router::{Publisher, RouteCache, Router};
 use bytes::Bytes;
@@ -142,11 +142,12 @@ impl AttachmentSource for RegistryAttachments {
 /// What the owner asks the rest of the broker.
 pub(super) struct BrokerSurroundings {
     coordination: Arc<dyn Coordination>,
+    data_path: DataPath,
 }
 
 impl BrokerSurroundings {
-    pub(super) fn new(coordination: Arc<dyn Coordination>) -> Self {
-        Self { coordination }
+    pub(super) fn new(coordination: Arc<dyn Coordination>, data_path: DataPath) -> Self {
+        Self { coordination, data_path }
     }
 }
 
@@ -171,6 +172,10 @@ impl Surroundings for BrokerSurroundings {
 
     fn raise_epoch(&self, group: PartitionGroup, epoch: OwnerEpoch) {
         self.coordination.raise_epoch(group, epoch);
+    }
+
+    fn restore_will(&self, will: RestoredWill) {
+        self.data_path.restore_will(will);
     }
 
     fn fenced(&self, group: PartitionGroup) {

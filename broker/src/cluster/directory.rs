@@ -29,6 +29,7 @@ use std::time::Duration;
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, DeliveriesDone, Detach, ExactlyOnceRequest,
     HostAttachments, OwnerError, Release, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    WillOver,
 };
 use tidemill_core::member::Member;
 use tidemill_core::partition::{PartitionGroup, Partitioning, QueueKind};
@@ -167,6 +168,18 @@ impl OwnerSide for Directory {
             // Lost with the link; the re-attach over the next one does not name the connection any more.
             Target::Remote { link, .. } => {
                 let _ = link.send(Body::Detach((&detach).into()), Crowding::Waits);
+            }
+        }
+    }
+
+    fn will_over(&self, over: WillOver) {
+        let group = self.shared.group_of_client(&over.client_id);
+        let Some(target) = self.shared.target(group) else { return };
+        match target {
+            Target::Local(owner) => owner.will_over(over),
+            // Lost with the link: then it is published once more when this broker dies before the session ends.
+            Target::Remote { link, .. } => {
+                let _ = link.send(Body::WillOver((&over).into()), Crowding::Waits);
             }
         }
     }

@@ -214,6 +214,7 @@ impl LinkHandler for ClusterNode {
             Body::StoreExactlyOnceReply(reply) => {
                 self.directory.handle_reply(link, reply.request, Body::StoreExactlyOnceReply(reply));
             }
+            Body::WillOver(over) => self.directory.handle_will_over(over)?,
             Body::TakeOver(order) => self.directory.handle_take_over(link, order)?,
             Body::Acked(acked) => self.directory.handle_acked(acked)?,
             Body::AttachReply(reply) => self.directory.handle_attach_reply(link, reply)?,

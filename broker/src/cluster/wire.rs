@@ -109,7 +109,7 @@ pub struct Frame {
     /// The content.
     #[prost(
         oneof = "Body",
-        tags = "8, 9, 10, 11, 12, 16, 17, 18, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 40, 41, 42, 43, 44, 45, 48, 49"
+        tags = "8, 9, 10, 11, 12, 16, 17, 18, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 40, 41, 42, 43, 44, 45, 48, 49"
     )]
     pub body: Option<Body>,
 }
@@ -180,6 +180,9 @@ pub enum Body {
     /// Owner to host.
     #[prost(message, tag = "36")]
     StoreExactlyOnceReply(exactly_once::StoreExactlyOnceReply),
+    /// Host to owner.
+    #[prost(message, tag = "37")]
+    WillOver(attach::WillOver),
     /// Owner to host, data lane: messages of a queue.
     #[prost(message, tag = "40")]
     Deliver(deliver::Deliver),
@@ -235,6 +238,7 @@ impl Body {
             | Self::TakenOver(_)
             | Self::StoreExactlyOnce(_)
             | Self::StoreExactlyOnceReply(_)
+            | Self::WillOver(_)
             | Self::Acked(_)
             | Self::ForwardAck(_)
             | Self::Consent(_) => Lane::Control,

@@ -11,7 +11,7 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_codec::{Codec, DecodeError, DecodeLimits};
-use tidemill_core::attach::{AttachGrant, AttachRequest, Detach, OwnerError, SessionLifetime};
+use tidemill_core::attach::{AttachGrant, AttachRequest, Detach, OwnerError, SessionLifetime, WillOutcome};
 use tidemill_core::packet::{
     Answer, ConnAck, ConnAckProperties, Connect, Packet, QoS, ReasonCode, Version, reason_string,
 };
@@ -191,6 +191,7 @@ async fn admit(
                 connection,
                 session_expiry_secs: None,
                 in_flight: None,
+                will: WillOutcome::Over,
             });
             mailbox.close(CloseReason::Broker(ReasonCode::SESSION_TAKEN_OVER));
             Err(HandshakeError::TakenOver)

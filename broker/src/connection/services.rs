@@ -83,6 +83,8 @@ pub struct ServiceParts {
     pub router: Arc<Router>,
     /// Who is connected.
     pub registry: Arc<Registry>,
+    /// Wills that wait for their delay.
+    pub wills: Arc<Wills>,
     /// The owners of sessions.
     pub owner: Arc<dyn OwnerSide>,
 }
@@ -91,7 +93,8 @@ impl Services {
     /// Services with the bounds of `config`.
     #[must_use]
     pub fn new(config: &Config, parts: ServiceParts) -> Arc<Self> {
-        let ServiceParts { own, partitioning, validity, router, registry, owner } = parts;
+        let ServiceParts { own, partitioning, validity, router, registry, wills, owner } = parts;
+        wills.connect(OwnerHandle(Arc::clone(&owner)));
         let limits = MailboxLimits {
             messages: usize::try_from(config.limits.mailbox_messages).unwrap_or(usize::MAX),
             bytes: usize::try_from(config.limits.mailbox_bytes).unwrap_or(usize::MAX),
@@ -113,7 +116,7 @@ impl Services {
             max_expiry_secs: config.sessions.max_expiry_secs,
             partitioning,
             validity,
-            wills: Arc::new(Wills::new(Arc::clone(&router))),
+            wills,
             router,
             registry,
             owner: OwnerHandle(owner),

@@ -1,17 +1,21 @@
 //! Wills: published by the host when a connection ends badly.
 //!
 //! A delay is honoured here, by a timer of this broker, and cancelled by a CONNECT of the same client id to this broker.
-//! A will whose delay runs while the broker stops is published at once. When the broker closed the connection for a
-//! reason of its own, the will waits for [`OWN_REASON_SECS`], so that a client that comes back is not declared dead.
+//! Those that the session's owner has stored go on after the broker has stopped or died ([`Wills::restore`]); one that is
+//! not stored is published at once when the broker stops. When the broker closed the connection for a reason of its own,
+//! or died, the will waits for [`OWN_REASON_SECS`], so that a client that comes back is not declared dead.
 
+use super::OwnerHandle;
 use super::handshake::CONNECT_BYTES_MAX;
 use crate::mailbox::{Turn, monotonic_us, unix_ms};
+use crate::owner::parts::RestoredWill;
 use crate::router::{PublishDone, Publisher, RouteCache, Router};
 use bytestring::ByteString;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use tidemill_core::attach::{WillOutcome, WillOver};
 use tidemill_core::message::Message;
 use tidemill_core::packet::{QoS, ReasonCode, Will};
 use tidemill_core::session::features::Features;
@@ -53,17 +57,19 @@ pub(super) fn check(
 }
 
 /// How a connection that has a will ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WillEnd {
     /// Seconds that the session outlives it.
     pub(super) session_expiry_secs: u32,
     /// The broker closed it for a reason of its own.
     pub(super) is_brokers_own: bool,
+    /// What the owner is told when the will is over, if it has stored it.
+    pub(super) stored: Option<WillOver>,
 }
 
 impl WillEnd {
     /// Seconds until the will is due: after its delay or at the end of the session, whichever is first.
-    fn delay_secs(self, will: &Will) -> u32 {
+    fn delay_secs(&self, will: &Will) -> u32 {
         let delay_secs = will.delay_secs.min(self.session_expiry_secs);
         if self.is_brokers_own { delay_secs.max(OWN_REASON_SECS) } else { delay_secs }
     }
@@ -73,6 +79,7 @@ impl WillEnd {
 #[derive(Debug)]
 pub struct Wills {
     router: Arc<Router>,
+    owner: OnceLock<OwnerHandle>,
     waiting: Mutex<Waiting>,
     changed: Notify,
 }
@@ -103,12 +110,12 @@ impl Waiting {
         Some((will, end))
     }
 
-    fn take_due(&mut self, now_ms: u64) -> Option<(ByteString, Will)> {
+    fn take_due(&mut self, now_ms: u64) -> Option<(ByteString, Will, WillEnd)> {
         let entry = self.due.first_entry().filter(|entry| entry.key().0 <= now_ms)?;
-        let ((_, client_id), (will, _)) = entry.remove_entry();
+        let ((_, client_id), (will, end)) = entry.remove_entry();
         self.by_client.remove(&client_id);
         self.bytes -= will.held_bytes();
-        Some((client_id, will))
+        Some((client_id, will, end))
     }
 }
 
@@ -116,24 +123,65 @@ impl Wills {
     /// Publishes through `router`.
     #[must_use]
     pub fn new(router: Arc<Router>) -> Self {
-        Self { router, waiting: Mutex::new(Waiting::default()), changed: Notify::new() }
+        let (waiting, changed) = (Mutex::new(Waiting::default()), Notify::new());
+        Self { router, owner: OnceLock::new(), waiting, changed }
     }
 
-    /// A connection ended without a normal DISCONNECT: its will is due, perhaps later.
-    pub(super) fn handle_abnormal_end(&self, client_id: &ByteString, will: Will, end: WillEnd) {
-        let delay_secs = end.delay_secs(&will);
-        let mut waiting = self.waiting.lock();
-        if delay_secs == 0 || !waiting.has_room_for(&will) {
-            drop(waiting);
-            return self.publish(client_id, will);
+    /// Names the owner that hears what becomes of stored wills. Once, before the first client.
+    pub fn connect(&self, owner: OwnerHandle) {
+        let is_first = self.owner.set(owner).is_ok();
+        debug_assert!(is_first, "wills are connected once");
+    }
+
+    /// A connection ended without a normal DISCONNECT: its will is due, perhaps later. Says which.
+    pub(super) fn handle_abnormal_end(
+        &self,
+        client_id: &ByteString,
+        will: Will,
+        end: WillEnd,
+    ) -> WillOutcome {
+        let in_ms = u64::from(end.delay_secs(&will)) * 1_000;
+        if in_ms > 0 && self.wait(client_id, will.clone(), end, in_ms) {
+            return WillOutcome::Due { in_ms };
         }
-        let due_ms = monotonic_us() / 1_000 + u64::from(delay_secs) * 1_000;
+        self.publish(client_id, will);
+        WillOutcome::Over
+    }
+
+    /// A will that an owner had stored, whose broker died or stopped.
+    pub fn restore(&self, restored: RestoredWill) {
+        let RestoredWill { name, will, session_expiry_secs, due_in_ms } = restored;
+        let client_id = name.client_id.clone();
+        let is_brokers_own = due_in_ms.is_none();
+        let end = WillEnd { session_expiry_secs, is_brokers_own, stored: Some(name) };
+        let in_ms = due_in_ms.unwrap_or_else(|| u64::from(end.delay_secs(&will)) * 1_000);
+        if !self.wait(&client_id, will.clone(), end.clone(), in_ms) {
+            self.publish(&client_id, will);
+            self.report(end);
+        }
+    }
+
+    /// False if there is no room.
+    fn wait(&self, client_id: &ByteString, will: Will, end: WillEnd, in_ms: u64) -> bool {
+        let mut waiting = self.waiting.lock();
+        if !waiting.has_room_for(&will) {
+            return false;
+        }
         let former = waiting.take(client_id);
-        waiting.add(due_ms, client_id, will, end);
+        waiting.add(monotonic_us() / 1_000 + in_ms, client_id, will, end);
         drop(waiting);
         self.changed.notify_one();
-        if let Some((former, _)) = former {
+        if let Some((former, end)) = former {
             self.publish(client_id, former);
+            self.report(end);
+        }
+        true
+    }
+
+    /// The will is over: its owner need not keep it.
+    fn report(&self, end: WillEnd) {
+        if let (Some(name), Some(owner)) = (end.stored, self.owner.get()) {
+            owner.will_over(name);
         }
     }
 
@@ -141,21 +189,23 @@ impl Wills {
     /// anew. That it starts anew after the broker closed it says nothing: a client with a clean session always does.
     pub(super) fn handle_connect(&self, client_id: &ByteString, clean_start: bool) {
         let taken = self.waiting.lock().take(client_id);
-        if let Some((will, end)) = taken
-            && clean_start
-            && !end.is_brokers_own
-        {
-            self.publish(client_id, will);
+        if let Some((will, end)) = taken {
+            if clean_start && !end.is_brokers_own {
+                self.publish(client_id, will);
+            }
+            self.report(end);
         }
     }
 
-    /// Publishes every will that still waits: the broker stops.
-    pub fn publish_all(&self) {
+    /// Publishes every will that still waits and is not stored: the broker stops.
+    pub fn publish_unstored(&self) {
         // Ends: nothing is added once the clients are gone.
         loop {
             let taken = self.waiting.lock().take_due(u64::MAX);
-            let Some((client_id, will)) = taken else { return };
-            self.publish(&client_id, will);
+            let Some((client_id, will, end)) = taken else { return };
+            if end.stored.is_none() {
+                self.publish(&client_id, will);
+            }
         }
     }
 
@@ -164,8 +214,9 @@ impl Wills {
         loop {
             let now_ms = monotonic_us() / 1_000;
             let taken = self.waiting.lock().take_due(now_ms);
-            if let Some((client_id, will)) = taken {
+            if let Some((client_id, will, end)) = taken {
                 self.publish(&client_id, will);
+                self.report(end);
                 continue;
             }
             let next_ms = self.waiting.lock().due.keys().next().map(|(due_ms, _)| *due_ms);
@@ -212,17 +263,18 @@ mod tests {
     }
 
     fn delay_secs(delay_secs: u32, session_expiry_secs: u32, is_brokers_own: bool) -> u32 {
-        WillEnd { session_expiry_secs, is_brokers_own }.delay_secs(&will(b"gone", delay_secs))
+        let end = WillEnd { session_expiry_secs, is_brokers_own, stored: None };
+        end.delay_secs(&will(b"gone", delay_secs))
     }
 
     #[test]
     fn waiting_wills_are_bounded_by_their_bytes_and_what_leaves_makes_room() {
         let mut waiting = Waiting::default();
         let large = || will(&vec![0; 1 << 20], 60);
-        let end = WillEnd { session_expiry_secs: 60, is_brokers_own: false };
+        let end = WillEnd { session_expiry_secs: 60, is_brokers_own: false, stored: None };
         let mut count: u64 = 0;
         while waiting.has_room_for(&large()) {
-            waiting.add(count, &format!("c-{count}").into(), large(), end);
+            waiting.add(count, &format!("c-{count}").into(), large(), end.clone());
             count += 1;
         }
 

@@ -19,8 +19,10 @@ mod resolve;
 mod subscribe;
 mod trim;
 mod unsubscribe;
+mod wills;
 
 pub(super) use inbox::{GroupHandle, Request};
+pub use wills::RestoredWill;
 
 use super::parts::OwnerParts;
 use attach::WaitingAttach;
@@ -41,6 +43,7 @@ use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::{debug, error, warn};
+use wills::StoredWills;
 
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(250);
@@ -65,6 +68,7 @@ pub(super) fn prepare(
         waiting: VecDeque::new(),
         reattachment,
         operations: Operations::default(),
+        wills: StoredWills::default(),
         queues: Queues::Loading,
         ledger: Ledger::default(),
         jobs: Jobs::default(),
@@ -107,6 +111,7 @@ pub(super) struct Group {
     waiting: VecDeque<WaitingAttach>,
     reattachment: Reattachment,
     operations: Operations,
+    wills: StoredWills,
     queues: Queues,
     ledger: Ledger,
     jobs: Jobs,
@@ -172,6 +177,7 @@ impl Group {
             match notice {
                 Notice::Acked(acked) => self.handle_acked(&acked),
                 Notice::Detach(detach) => self.handle_detach(detach),
+                Notice::WillOver(over) => self.forget_will(over),
             }
         }
     }

@@ -1,5 +1,7 @@
 //! What the owner is made of and works on.
 
+pub use super::group::RestoredWill;
+
 use super::HostSide;
 use super::metrics::OwnerMetrics;
 use crate::cluster::{RouteExchange, Validity};
@@ -21,6 +23,8 @@ pub trait Surroundings: Send + Sync + 'static {
     fn is_dead(&self, host: &Member) -> bool;
     /// The group is served with an epoch above the one of its lease.
     fn raise_epoch(&self, group: PartitionGroup, epoch: OwnerEpoch);
+    /// The broker of a connection died with its will: it is published when it is due, unless the client comes back.
+    fn restore_will(&self, will: RestoredWill);
     /// Another owner has opened the group; this one has stopped serving it.
     fn fenced(&self, group: PartitionGroup);
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, ConnectionEpoch, Detach, ExactlyOnceRequest, HostAttachments,
-    OwnerError, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    OwnerError, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest, WillOver,
 };
 use tidemill_core::member::{Member, OwnerEpoch};
 use tidemill_core::partition::{PartitionGroup, QueueKind};
@@ -143,6 +143,12 @@ impl OwnerSide for OwnerService {
     fn detach(&self, detach: Detach) {
         if let Some(handle) = self.handle_of(&detach.client_id) {
             handle.detach(detach);
+        }
+    }
+
+    fn will_over(&self, over: WillOver) {
+        if let Some(handle) = self.handle_of(&over.client_id) {
+            handle.will_over(over);
         }
     }
 

@@ -7,7 +7,7 @@ use tidemill_broker::owner::{HostSide, OwnerSide};
 use tidemill_core::attach::{
     Acked, AttachRequest, Attachment, ConnectionEpoch, Deliver, DeliveriesDone, Delivery, Detach,
     ExactlyOnceRequest, OwnerError, QueueId, Release, SessionLifetime, SessionNumber, StoredSubscription,
-    SubscribeRequest,
+    SubscribeRequest, WillOutcome,
 };
 use tidemill_core::member::{MemberId, OwnerEpoch};
 use tidemill_core::packet::{PacketId, QoS, ReasonCode, RetainHandling, SubscriptionOptions, Version};
@@ -156,6 +156,7 @@ fn detach_in_flight() -> Detach {
         connection: CONNECTION,
         session_expiry_secs: None,
         in_flight: Some(Box::new(in_flight)),
+        will: WillOutcome::Due { in_ms: 30_000 },
     }
 }
 

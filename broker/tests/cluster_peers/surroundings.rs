@@ -15,7 +15,7 @@ use tidemill_broker::owner::{HostSide, OwnerSide};
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, Attachment, ConnectionEpoch, Deliver, Detach, ExactlyOnceRequest,
     HostAttachments, OwnerError, Release, SessionNumber, StoredSubscription, SubscribeRequest,
-    SubscriptionReasons, UnsubscribeRequest,
+    SubscriptionReasons, UnsubscribeRequest, WillOver,
 };
 use tidemill_core::member::{Member, MemberId, OwnerEpoch};
 use tidemill_core::packet::ReasonCode;
@@ -79,6 +79,7 @@ pub(crate) struct Seen {
     pub(crate) delivered: Vec<Deliver>,
     pub(crate) taken_over: Vec<(String, ConnectionEpoch)>,
     pub(crate) stored: Vec<ExactlyOnceRequest>,
+    pub(crate) wills_over: Vec<WillOver>,
     pub(crate) released: Vec<Release>,
 }
 
@@ -196,6 +197,9 @@ impl OwnerSide for Surroundings {
     }
     fn detach(&self, detach: Detach) {
         self.note(|seen| seen.detached.push(detach));
+    }
+    fn will_over(&self, over: WillOver) {
+        self.note(|seen| seen.wills_over.push(over));
     }
     fn subscribe(
         &self,

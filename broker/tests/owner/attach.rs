@@ -3,7 +3,7 @@
 use super::parts::host;
 use super::world::{World, options, payloads, request, subscription, within};
 use std::sync::atomic::Ordering;
-use tidemill_core::attach::{AttachRequest, Detach, OwnerError, SessionLifetime};
+use tidemill_core::attach::{AttachRequest, Detach, OwnerError, SessionLifetime, WillOutcome};
 use tidemill_core::packet::QoS;
 use tidemill_core::state::key::StateKey;
 
@@ -67,9 +67,11 @@ async fn clean_start_discards_the_session_its_messages_and_its_state() {
                 assert_eq!(queue.number, new.grant.session);
             }
             StateKey::Owner { .. } => {}
-            key @ (StateKey::Parked { .. } | StateKey::SessionOut { .. } | StateKey::PublisherIn { .. }) => {
-                panic!("{key:?}")
-            }
+            key @ (StateKey::Parked { .. }
+            | StateKey::SessionOut { .. }
+            | StateKey::PublisherIn { .. }
+            | StateKey::Will { .. }
+            | StateKey::WillDue { .. }) => panic!("{key:?}"),
         }
     }
 }
@@ -160,7 +162,13 @@ async fn a_disconnect_may_change_the_expiry() {
     let (client_id, connection) = (client.id.clone(), client.grant.connection);
     tidemill_broker::owner::OwnerSide::detach(
         world.owner.as_ref(),
-        Detach { client_id, connection, session_expiry_secs: Some(0), in_flight: None },
+        Detach {
+            client_id,
+            connection,
+            session_expiry_secs: Some(0),
+            in_flight: None,
+            will: WillOutcome::Over,
+        },
     );
 
     assert!(!world.attach(request("c")).await.unwrap().grant.session_present);

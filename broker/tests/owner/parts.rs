@@ -10,7 +10,7 @@ use std::time::Duration;
 use tidemill_broker::cluster::wire::{Body, Frame};
 use tidemill_broker::cluster::{GateClosed, Route, RouteChange, RouteExchange};
 use tidemill_broker::owner::HostSide;
-use tidemill_broker::owner::parts::Surroundings;
+use tidemill_broker::owner::parts::{RestoredWill, Surroundings};
 use tidemill_core::attach::{ConnectionEpoch, Deliver, Delivery, Release};
 use tidemill_core::member::{Incarnation, Member, MemberId, OwnerEpoch};
 use tidemill_core::packet::PacketId;
@@ -174,6 +174,7 @@ pub(crate) struct Around {
     pub(crate) now_ms: AtomicU64,
     pub(crate) awaited: Mutex<Vec<MemberId>>,
     pub(crate) dead: Mutex<Vec<Member>>,
+    pub(crate) wills: Mutex<Vec<RestoredWill>>,
     pub(crate) raised: Mutex<Vec<(PartitionGroup, OwnerEpoch)>>,
     pub(crate) fenced: watch::Sender<Vec<PartitionGroup>>,
 }
@@ -193,6 +194,10 @@ impl Surroundings for Around {
 
     fn raise_epoch(&self, group: PartitionGroup, epoch: OwnerEpoch) {
         self.raised.lock().push((group, epoch));
+    }
+
+    fn restore_will(&self, will: RestoredWill) {
+        self.wills.lock().push(will);
     }
 
     fn fenced(&self, group: PartitionGroup) {

@@ -16,7 +16,7 @@ use tidemill_broker::owner::service::OwnerService;
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, ConnectionEpoch, DeliveriesDone, Delivery, Detach, ExactlyOnceRequest,
     OwnerError, QueueId, SessionLifetime, SessionNumber, StoredSubscription, SubscribeRequest,
-    SubscriptionReasons, UnsubscribeRequest,
+    SubscriptionReasons, UnsubscribeRequest, WillOutcome, WillOver,
 };
 use tidemill_core::member::OwnerEpoch;
 use tidemill_core::message::Message;
@@ -181,16 +181,31 @@ impl World {
         self.until(|| self.metrics.attached.get() < attached).await;
     }
 
+    pub(crate) fn report(&self, detach: Detach) {
+        self.owner.detach(detach);
+    }
+
+    pub(crate) fn owner_will_over(&self, over: WillOver) {
+        self.owner.will_over(over);
+    }
+
     pub(crate) fn report_detach(&self, client: &Client) {
         let (client_id, connection) = (client.id.clone(), client.grant.connection);
-        self.owner.detach(Detach { client_id, connection, session_expiry_secs: None, in_flight: None });
+        self.report(Detach {
+            client_id,
+            connection,
+            session_expiry_secs: None,
+            in_flight: None,
+            will: WillOutcome::Over,
+        });
     }
 
     /// Ends a connection, whose host says what its session had in flight.
     pub(crate) fn report_in_flight(&self, client: &Client, in_flight: InFlight) {
         let (client_id, connection) = (client.id.clone(), client.grant.connection);
         let in_flight = Some(Box::new(in_flight));
-        self.owner.detach(Detach { client_id, connection, session_expiry_secs: None, in_flight });
+        let (session_expiry_secs, will) = (None, WillOutcome::Over);
+        self.report(Detach { client_id, connection, session_expiry_secs, in_flight, will });
     }
 
     pub(crate) async fn subscribe(

@@ -1,8 +1,9 @@
 //! Keys of the state.
 
 use super::{STATE_VERSION, read_version_1};
-use crate::attach::{QueueId, SessionNumber};
+use crate::attach::{ConnectionEpoch, QueueId, SessionNumber};
 use crate::binary::{FormatError, Reader, Writer};
+use crate::member::OwnerEpoch;
 use crate::packet::PacketId;
 use crate::partition::{Offset, Partition, QueueKind};
 use crate::topic::SubscriptionTarget;
@@ -54,6 +55,20 @@ pub enum StateKey {
         /// The partition.
         partition: Partition,
     },
+    /// The will of a connection.
+    Will {
+        /// The session, as its queue would be named; a clean one has none.
+        session: QueueId,
+        /// The connection.
+        connection: ConnectionEpoch,
+    },
+    /// When that will is due.
+    WillDue {
+        /// The session.
+        session: QueueId,
+        /// The connection.
+        connection: ConnectionEpoch,
+    },
 }
 
 const SUBSCRIPTION: u8 = 1;
@@ -63,6 +78,8 @@ const PARKED: u8 = 4;
 const SESSION_OUT: u8 = 5;
 const PUBLISHER_IN: u8 = 6;
 const OWNER: u8 = 7;
+const WILL: u8 = 8;
+const WILL_DUE: u8 = 9;
 
 impl StateKey {
     /// Writes the key in the newest format. Equal keys have equal bytes.
@@ -105,6 +122,16 @@ impl StateKey {
                 writer.u8(OWNER);
                 writer.number(partition.0.into());
             }
+            Self::Will { session, connection } => {
+                writer.u8(WILL);
+                write_queue(&mut writer, session);
+                write_connection(&mut writer, *connection);
+            }
+            Self::WillDue { session, connection } => {
+                writer.u8(WILL_DUE);
+                write_queue(&mut writer, session);
+                write_connection(&mut writer, *connection);
+            }
         }
         writer.finish()
     }
@@ -140,6 +167,14 @@ impl StateKey {
                 Self::PublisherIn { session, packet_id: read_packet_id(&mut reader)? }
             }
             OWNER => Self::Owner { partition: Partition(reader.number_u16("partition")?) },
+            WILL => {
+                let session = read_queue(&mut reader)?;
+                Self::Will { session, connection: read_connection(&mut reader)? }
+            }
+            WILL_DUE => {
+                let session = read_queue(&mut reader)?;
+                Self::WillDue { session, connection: read_connection(&mut reader)? }
+            }
             _ => return Err(FormatError::Unknown { field: "state key kind", value: kind.into() }),
         };
         reader.finish()?;
@@ -161,6 +196,16 @@ pub(super) fn read_queue(reader: &mut Reader) -> Result<QueueId, FormatError> {
     Ok(QueueId { kind, name, number: SessionNumber(reader.u64("session number")?) })
 }
 
+fn write_connection(writer: &mut Writer, connection: ConnectionEpoch) {
+    writer.number(connection.owner.0.into());
+    writer.number(connection.counter.into());
+}
+
+fn read_connection(reader: &mut Reader) -> Result<ConnectionEpoch, FormatError> {
+    let owner = OwnerEpoch(reader.number_u32("connection owner")?);
+    Ok(ConnectionEpoch { owner, counter: reader.number_u32("connection counter")? })
+}
+
 fn read_packet_id(reader: &mut Reader) -> Result<PacketId, FormatError> {
     let number = reader.number_u16("packet id")?;
     PacketId::new(number).ok_or(FormatError::Unknown { field: "packet id", value: 0 })
@@ -179,6 +224,7 @@ mod tests {
     #[test]
     fn version_1_keeps_the_bytes_of_every_key() {
         let id = PacketId::new(300).unwrap();
+        let connection = ConnectionEpoch { owner: OwnerEpoch(2), counter: 300 };
         let subscription = |text: &str| StateKey::Subscription {
             queue: queue(),
             target: SubscriptionTarget::parse(&text.into()).unwrap(),
@@ -198,6 +244,8 @@ mod tests {
                 "0106 01026331 0700000002000000 ac02",
             ),
             (StateKey::Owner { partition: Partition(31) }, "0107 1f"),
+            (StateKey::Will { session: queue(), connection }, "0108 01026331 0700000002000000 02 ac02"),
+            (StateKey::WillDue { session: queue(), connection }, "0109 01026331 0700000002000000 02 ac02"),
         ];
 
         for (key, bytes) in stored {
@@ -211,7 +259,7 @@ mod tests {
         let unknown = |field, value| Err(FormatError::Unknown { field, value });
 
         assert_eq!(StateKey::decode(Bytes::from_static(&[2, 7, 1])), unknown("state key version", 2));
-        assert_eq!(StateKey::decode(Bytes::from_static(&[1, 8, 1])), unknown("state key kind", 8));
+        assert_eq!(StateKey::decode(Bytes::from_static(&[1, 10, 1])), unknown("state key kind", 10));
         assert_eq!(
             StateKey::decode(Bytes::from_static(&[1, 7, 1, 0])),
             Err(FormatError::Trailing { bytes: 1 })
@@ -220,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(kind in 0_u8..9, bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_never_panic(kind in 0_u8..11, bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let mut versioned = vec![STATE_VERSION, kind];
             versioned.extend(&bytes);
             if let Ok(key) = StateKey::decode(versioned.into()) {

@@ -1,24 +1,21 @@
 //! What is stored of a session beside its queue.
 //!
 //! Value: version, flags (bit 0 will, 1 disconnected at, 2 user), protocol level (3, 4 or 5), expiry, created at,
-//! connection (owner epoch, counter), then what the flags say: disconnected at, user, will. A will is its flags (bits
-//! 0-1 QoS, 2 retain, 3 properties), topic, payload, delay and properties.
+//! connection (owner epoch, counter), then what the flags say: disconnected at, user, will as in
+//! [`will`](super::will).
 
+use super::will::{read_will, write_will};
 use super::{STATE_VERSION, flag, read_flags, read_version_1};
-use crate::attach::{ConnectionEpoch, SessionNumber};
-use crate::binary::{FormatError, Reader, Writer};
+use crate::attach::ConnectionEpoch;
+use crate::binary::{FormatError, Writer};
 use crate::member::OwnerEpoch;
-use crate::message::{read_properties, write_properties};
-use crate::packet::{QoS, Version, Will};
-use crate::topic::TopicName;
+use crate::packet::{Version, Will};
 use bytes::Bytes;
 use bytestring::ByteString;
 
 const FLAG_WILL: u8 = 1;
 const FLAG_DISCONNECTED: u8 = 1 << 1;
 const FLAG_USER: u8 = 1 << 2;
-const WILL_RETAIN: u8 = 1 << 2;
-const WILL_PROPERTIES: u8 = 1 << 3;
 
 /// A persistent session.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,15 +33,8 @@ pub struct SessionMeta {
     pub created_at_ms: u64,
     /// Its last connection.
     pub connection: ConnectionEpoch,
-    /// What to publish when that connection ends badly. Its id follows from session and connection: [`will_id`]. Owners
-    /// do not store it yet: nobody publishes it when its broker dies, and it would stay for as long as the session.
+    /// A will, in formats of before; wills are kept apart: see [`StoredWill`](super::will::StoredWill).
     pub will: Option<Box<Will>>,
-}
-
-/// Id of the will of one connection: a second publish of it is a repeat.
-#[must_use]
-pub fn will_id(session: SessionNumber, connection: ConnectionEpoch) -> u128 {
-    u128::from(session.0) << 64 | u128::from(connection.owner.0) << 32 | u128::from(connection.counter)
 }
 
 impl SessionMeta {
@@ -118,41 +108,12 @@ impl SessionMeta {
     }
 }
 
-fn write_will(writer: &mut Writer, will: &Will) {
-    writer.u8(will.qos as u8
-        | flag(will.retain, WILL_RETAIN)
-        | flag(will.properties.is_some(), WILL_PROPERTIES));
-    writer.text(will.topic.as_str());
-    writer.bytes(&will.payload);
-    writer.number(will.delay_secs.into());
-    if let Some(properties) = &will.properties {
-        let mut fields = Writer::default();
-        write_properties(&mut fields, properties);
-        writer.bytes(&fields.finish());
-    }
-}
-
-fn read_will(reader: &mut Reader) -> Result<Will, FormatError> {
-    let flags = read_flags(reader, "will flags", 0b11 | WILL_RETAIN | WILL_PROPERTIES)?;
-    let qos = QoS::from_number(flags & 0b11)
-        .ok_or(FormatError::Unknown { field: "will flags", value: flags.into() })?;
-    let topic = TopicName::parse(reader.text("will topic")?)
-        .map_err(|_| FormatError::Text { field: "will topic" })?;
-    let payload = reader.bytes("will payload")?;
-    let delay_secs = reader.number_u32("will delay")?;
-    let properties = if flags & WILL_PROPERTIES != 0 {
-        Some(Box::new(read_properties(reader.bytes("will properties")?)?))
-    } else {
-        None
-    };
-    Ok(Will { topic, payload, qos, retain: flags & WILL_RETAIN != 0, delay_secs, properties })
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::hex;
     use super::*;
-    use crate::packet::PublishProperties;
+    use crate::packet::{PublishProperties, QoS};
+    use crate::topic::TopicName;
     use proptest::prelude::*;
 
     fn plain() -> SessionMeta {

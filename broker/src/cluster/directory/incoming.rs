@@ -4,7 +4,7 @@ use super::{Directory, LocalSides, Shared};
 use crate::cluster::peer::lane::Crowding;
 use crate::cluster::peer::link::Link;
 use crate::cluster::wire::attach::{
-    Attach, AttachReply, Detach, Reattach, ReattachReply, Refusal, TakeOver, TakenOver,
+    Attach, AttachReply, Detach, Reattach, ReattachReply, Refusal, TakeOver, TakenOver, WillOver,
 };
 use crate::cluster::wire::deliver::{Acked, Deliver};
 use crate::cluster::wire::exactly_once::{Release, StoreExactlyOnce, StoreExactlyOnceReply};
@@ -14,7 +14,7 @@ use crate::owner::OwnerSide;
 use std::sync::Arc;
 use tidemill_core::attach::{
     AttachRequest, Attachment, ConnectionEpoch, ExactlyOnceRequest, HostAttachments, OwnerError,
-    SubscribeRequest, UnsubscribeRequest,
+    SubscribeRequest, UnsubscribeRequest, WillOutcome,
 };
 use tidemill_core::partition::PartitionGroup;
 
@@ -167,6 +167,16 @@ impl Directory {
         Ok(())
     }
 
+    /// A will that a peer was to publish later is over.
+    pub(crate) fn handle_will_over(&self, over: WillOver) -> Result<(), WireError> {
+        let over = tidemill_core::attach::WillOver::try_from(over)?;
+        let group = self.shared.group_of_client(&over.client_id);
+        if let Ok(local) = self.shared.local_owner(group) {
+            local.owner.will_over(over);
+        }
+        Ok(())
+    }
+
     /// A client of a peer is done with messages.
     pub(crate) fn handle_acked(&self, acked: Acked) -> Result<(), WireError> {
         let acked = tidemill_core::attach::Acked::try_from(acked)?;
@@ -225,6 +235,7 @@ impl Directory {
                 connection,
                 session_expiry_secs,
                 in_flight,
+                will: WillOutcome::Over,
             });
         }
         Ok(())

@@ -120,6 +120,23 @@ pub struct Detach {
     /// What its session has in flight.
     #[prost(message, optional, tag = "4")]
     pub in_flight: Option<InFlight>,
+    /// Milliseconds until the host publishes its will; absent when that is over.
+    #[prost(uint64, optional, tag = "5")]
+    pub will_due_in_ms: Option<u64>,
+}
+
+/// Host to owner: a will that was due later is over.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct WillOver {
+    /// Client id.
+    #[prost(string, tag = "1")]
+    pub client_id: String,
+    /// Session number.
+    #[prost(fixed64, tag = "2")]
+    pub session: u64,
+    /// Which connection.
+    #[prost(message, optional, tag = "3")]
+    pub connection: Option<Connection>,
 }
 
 /// One attachment.

@@ -84,7 +84,9 @@ fn client_frames() -> Vec<(Body, &'static str)> {
         connection: CONNECTION,
         session_expiry_secs: Some(0),
         in_flight: None,
+        will: core::WillOutcome::Over,
     };
+    let detach_will_due = core::Detach { will: core::WillOutcome::Due { in_ms: 300 }, ..detach.clone() };
     let detach_in_flight = core::Detach { in_flight: in_flight(), ..detach.clone() };
     let grant_in_flight = core::AttachGrant { in_flight: in_flight(), ..grant() };
     let attach = Attach { request, owner_epoch, client: Some((&attach_request()).into()) };
@@ -97,6 +99,8 @@ fn client_frames() -> Vec<(Body, &'static str)> {
         (Body::AttachReply(AttachReply::new(1, &Ok(grant_in_flight))), ATTACH_REPLY_IN_FLIGHT),
         (Body::Detach((&detach).into()), DETACH),
         (Body::Detach((&detach_in_flight).into()), DETACH_IN_FLIGHT),
+        (Body::Detach((&detach_will_due).into()), DETACH_WILL_DUE),
+        (Body::WillOver((&will_over()).into()), WILL_OVER),
         (Body::Reattach(reattach.clone()), REATTACH),
         (
             Body::Reattach(Reattach { attaching: vec!["d".into()], granted: connection, ..reattach }),
@@ -207,6 +211,7 @@ fn core_values_come_back_from_the_wire_as_they_were() {
     assert_eq!(ReattachReply::new(1, &outcomes).answer(), Ok(outcomes));
     assert_eq!(core::Deliver::try_from(Deliver::from(&deliver())), Ok(deliver()));
     assert_eq!(core::Acked::try_from(Acked::from(&acked())), Ok(acked()));
+    assert_eq!(core::WillOver::try_from(super::attach::WillOver::from(&will_over())), Ok(will_over()));
     let (deliver, acked) = (deliver_exactly_once(), acked_exactly_once());
     assert_eq!(core::Deliver::try_from(Deliver::from(&deliver)), Ok(deliver));
     assert_eq!(core::Acked::try_from(Acked::from(&acked)), Ok(acked));
@@ -224,7 +229,8 @@ fn core_values_come_back_from_the_wire_as_they_were() {
     let with_intents = in_flight().map(|one| Box::new(InFlight { intents: vec![intent()], ..*one }));
     for in_flight in [None, in_flight(), with_intents] {
         let (client_id, session_expiry_secs) = ("c".into(), None);
-        let detach = core::Detach { client_id, connection: CONNECTION, session_expiry_secs, in_flight };
+        let (connection, will) = (CONNECTION, core::WillOutcome::Due { in_ms: 300 });
+        let detach = core::Detach { client_id, connection, session_expiry_secs, in_flight, will };
         assert_eq!(core::Detach::try_from(Detach::from(&detach)), Ok(detach));
     }
     let grant = core::AttachGrant { in_flight: in_flight(), ..grant() };

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use tidemill_core::attach::{
     AttachGrant, AttachRequest, OwnerError, QueueId, SessionLifetime, SessionNumber, StoredSubscription,
+    WillOutcome,
 };
 use tidemill_core::partition::{Partition, QueueKind};
 use tidemill_core::state::key::StateKey;
@@ -157,6 +158,7 @@ impl Group {
             return self.end_attach(client_id, Some(OwnerError::Unavailable));
         };
         let is_persistent = granted.1;
+        self.store_will(partition, &request, (granted.0.session, granted.0.connection));
         if let Some(pending) = self.registry.pending(client_id) {
             pending.granted = Some(granted);
         }
@@ -262,7 +264,12 @@ impl Group {
             match (pending.granted.clone(), refused) {
                 (Some((grant, is_persistent)), None) => self.answer_attach(pending, grant, is_persistent),
                 // Whoever asked may have given up.
-                (_, error) => drop(pending.answer.send(Err(error.unwrap_or(OwnerError::Unavailable)))),
+                (granted, error) => {
+                    drop(pending.answer.send(Err(error.unwrap_or(OwnerError::Unavailable))));
+                    if let Some((grant, _)) = granted {
+                        self.note_will(client_id, (grant.session, grant.connection), WillOutcome::Over);
+                    }
+                }
             }
         }
         self.registry.forget_if_idle(client_id);
@@ -288,11 +295,13 @@ impl Group {
             // Dropped unanswered: the group ends with this turn.
             return;
         }
-        let (session, window, is_persistent) = (attached.session, attached.window, attached.is_persistent);
+        let (session, connection) = (attached.session, attached.connection);
+        let (window, is_persistent) = (attached.window, attached.is_persistent);
         self.registry.set_attached(&client_id, Some(attached), &self.parts.metrics);
         if answer.send(Ok(grant)).is_err() {
             // The connection is gone already.
             self.registry.set_attached(&client_id, None, &self.parts.metrics);
+            self.note_will(&client_id, (session, connection), WillOutcome::Over);
             return self.end_connection(partition, &client_id, is_persistent, None);
         }
         if is_persistent {

@@ -5,7 +5,7 @@ use super::registry::Attached;
 use super::{Group, Queues};
 use crate::cluster::{Route, RouteChange};
 use bytestring::ByteString;
-use tidemill_core::attach::{Detach, QueueId, SessionNumber};
+use tidemill_core::attach::{Detach, QueueId, SessionNumber, WillOutcome};
 use tidemill_core::partition::Partition;
 use tidemill_core::session::in_flight::InFlight;
 use tidemill_core::state::key::StateKey;
@@ -88,11 +88,14 @@ impl Group {
         let Some(attached) = self.registry.attached(client_id).filter(is_meant) else {
             // The connection that an attach under way replaces.
             if let Some(replaced) = self.registry.take_replaced(client_id, detach.connection) {
+                self.note_will(client_id, (replaced.session, replaced.former), detach.will);
                 self.keep_in_flight(partition, client_id, replaced.session, detach.in_flight);
             }
             return;
         };
         let (is_persistent, session) = (attached.is_persistent, attached.session);
+        let stored_as = attached.former;
+        self.note_will(client_id, (session, stored_as), detach.will);
         self.keep_in_flight(partition, client_id, session, detach.in_flight);
         self.registry.set_attached(client_id, None, &self.parts.metrics);
         self.registry.forget_if_idle(client_id);
@@ -199,7 +202,8 @@ impl Group {
                 let (client_id, connection) = (client_id.clone(), attached.connection);
                 // What was in flight is not known any more.
                 let in_flight = Some(Box::default());
-                gone.push(Detach { client_id, connection, session_expiry_secs: None, in_flight });
+                let (session_expiry_secs, will) = (None, WillOutcome::Over);
+                gone.push(Detach { client_id, connection, session_expiry_secs, in_flight, will });
             }
         }
         for detach in gone {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, ConnectionEpoch, Detach, ExactlyOnceRequest, HostAttachments,
-    OwnerError, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest,
+    OwnerError, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest, WillOver,
 };
 use tidemill_core::member::Member;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -50,6 +50,8 @@ pub(super) enum Notice {
     Acked(Acked),
     /// A connection ended.
     Detach(Detach),
+    /// A will that was due later is over.
+    WillOver(WillOver),
 }
 
 /// Reports in the order they came.
@@ -140,6 +142,11 @@ impl GroupHandle {
     /// Reports the end of a connection.
     pub(in crate::owner) fn detach(&self, detach: Detach) {
         self.notices.push(Notice::Detach(detach));
+    }
+
+    /// Reports that a will is over.
+    pub(in crate::owner) fn will_over(&self, over: WillOver) {
+        self.notices.push(Notice::WillOver(over));
     }
 
     /// Stops the task; it answers when it has stopped, or at once when it had ended before.

@@ -3,6 +3,7 @@
 use super::job::Job;
 use super::partition_run::{PartitionRun, Session};
 use super::resolve::resolve_intents;
+use super::wills::LeftWill;
 use super::{End, Group, Queues};
 use crate::log::state::{CommitOutcome, OpenError, OpenedGroup, StateEntry, StateWrite, StateWriter};
 use crate::log::{Bounds, ReadError};
@@ -12,7 +13,7 @@ use prometheus::IntGauge;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tidemill_core::attach::QueueId;
+use tidemill_core::attach::{ConnectionEpoch, QueueId};
 use tidemill_core::binary::FormatError;
 use tidemill_core::member::OwnerEpoch;
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, QueueKind};
@@ -22,6 +23,7 @@ use tidemill_core::state::cursor::StoredCursor;
 use tidemill_core::state::key::StateKey;
 use tidemill_core::state::meta::SessionMeta;
 use tidemill_core::state::value::{PartitionOwner, PublisherIn, SessionOut};
+use tidemill_core::state::will::{StoredWill, WillDue};
 use tidemill_core::topic::SubscriptionTarget;
 use tokio::time::sleep;
 use tracing::{debug, error, warn};
@@ -48,6 +50,7 @@ pub(super) struct LoadedGroup {
     epoch: OwnerEpoch,
     writer: Box<dyn StateWriter>,
     partitions: BTreeMap<Partition, PartitionRun>,
+    wills: Vec<LeftWill>,
 }
 
 /// What is stored of one queue.
@@ -67,6 +70,7 @@ struct StoredQueue {
 struct StoredPartition {
     owner: Option<PartitionOwner>,
     queues: BTreeMap<QueueId, StoredQueue>,
+    wills: BTreeMap<(QueueId, ConnectionEpoch), (Option<StoredWill>, Option<WillDue>)>,
 }
 
 impl Group {
@@ -100,7 +104,7 @@ impl Group {
     }
 
     fn serve(&mut self, loaded: LoadedGroup) {
-        let LoadedGroup { epoch, writer, partitions } = loaded;
+        let LoadedGroup { epoch, writer, partitions, wills } = loaded;
         self.raise_epoch(epoch);
         if self.epoch > epoch {
             // Raised above the connections that hosts told of while the state was loading.
@@ -122,7 +126,9 @@ impl Group {
         self.announce_routes();
         self.discard_replaced_sessions();
         self.bind_unbound();
+        self.take_left_wills(wills);
         self.note_lost_connections();
+        self.restore_wills();
         self.retry_waiting();
     }
 }
@@ -150,7 +156,7 @@ async fn open(
     }
     let refused = parts.metrics.partitions_refused.clone();
     let built = tokio::task::spawn_blocking(move || build(entries, &bounds, lease_epoch, &refused));
-    let (epoch, mut partitions) = match built.await {
+    let Built { epoch, mut partitions, wills } = match built.await {
         Ok(built) => built.map_err(|error| LoadOutcome::Damaged(error.to_string()))?,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),
@@ -178,7 +184,7 @@ async fn open(
             }
         }
     }
-    Ok(LoadOutcome::Loaded(Box::new(LoadedGroup { epoch, writer, partitions })))
+    Ok(LoadOutcome::Loaded(Box::new(LoadedGroup { epoch, writer, partitions, wills })))
 }
 
 /// Rebuilds the partitions from what is stored. The epoch is above every one that was stored.
@@ -187,22 +193,40 @@ fn build(
     bounds: &BTreeMap<Partition, Bounds>,
     lease_epoch: OwnerEpoch,
     refused: &IntGauge,
-) -> Result<(OwnerEpoch, BTreeMap<Partition, PartitionRun>), FormatError> {
+) -> Result<Built, FormatError> {
     let mut stored: BTreeMap<Partition, StoredPartition> = BTreeMap::new();
     for entry in entries {
         stored.entry(entry.partition).or_default().add(entry)?;
     }
     let highest = stored.values().filter_map(|partition| partition.owner.map(|owner| owner.epoch.0)).max();
     let epoch = OwnerEpoch(lease_epoch.0.max(highest.unwrap_or(0).saturating_add(1)));
-    let mut partitions = BTreeMap::new();
+    let (mut partitions, mut wills) = (BTreeMap::new(), Vec::new());
     for (partition, bounds) in bounds {
-        let stored = stored.remove(partition).unwrap_or_default();
+        let mut stored = stored.remove(partition).unwrap_or_default();
+        wills.extend(stored.take_wills());
         partitions.insert(*partition, stored.build(*partition, *bounds, epoch, refused));
     }
-    Ok((epoch, partitions))
+    Ok(Built { epoch, partitions, wills })
+}
+
+/// A group as it is stored.
+struct Built {
+    epoch: OwnerEpoch,
+    partitions: BTreeMap<Partition, PartitionRun>,
+    wills: Vec<LeftWill>,
 }
 
 impl StoredPartition {
+    /// The wills; a deadline without one is what a deletion left.
+    fn take_wills(&mut self) -> Vec<LeftWill> {
+        let wills = std::mem::take(&mut self.wills).into_iter();
+        let left = wills.filter_map(|((session, connection), (stored, due))| {
+            let due_at_ms = due.map(|due| due.at_ms);
+            Some(LeftWill { session, connection, stored: stored?, due_at_ms })
+        });
+        left.collect()
+    }
+
     fn add(&mut self, entry: StateEntry) -> Result<(), FormatError> {
         match StateKey::decode(entry.key.clone())? {
             StateKey::Subscription { queue, target } => {
@@ -230,6 +254,14 @@ impl StoredPartition {
                 let queue = self.queues.entry(session).or_default();
                 let incoming = Incoming { unique_id, since_ms, is_settled };
                 queue.exactly_once.get_or_insert_default().set_incoming(packet_id, incoming);
+            }
+            StateKey::Will { session, connection } => {
+                let will = self.wills.entry((session, connection)).or_default();
+                will.0 = Some(StoredWill::decode(entry.value)?);
+            }
+            StateKey::WillDue { session, connection } => {
+                let will = self.wills.entry((session, connection)).or_default();
+                will.1 = Some(WillDue::decode(entry.value)?);
             }
             StateKey::Owner { .. } => self.owner = Some(PartitionOwner::decode(entry.value)?),
         }

@@ -10,6 +10,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 use tidemill_core::attach::{
     Attachment, ConnectionEpoch, Detach, HostAttachments, OwnerError, SessionLifetime, SessionNumber,
+    WillOutcome,
 };
 use tidemill_core::member::{Member, MemberId, OwnerEpoch};
 use tidemill_core::partition::Offset;
@@ -105,6 +106,7 @@ impl Group {
                 connection: attached.connection,
                 session_expiry_secs: None,
                 in_flight: None,
+                will: WillOutcome::Over,
             })
             .collect();
         for detach in missing {
@@ -227,6 +229,7 @@ impl Group {
             info!(group = self.group.0, missing, "not every member has told its connections in time");
         }
         self.note_lost_connections();
+        self.restore_wills();
         self.retry_waiting();
     }
 }

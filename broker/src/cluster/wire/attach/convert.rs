@@ -1,13 +1,13 @@
 //! Attach frames from and to core types.
 
-use super::{AttachReply, Attachment, Client, Detach, ReattachReply, Reattached, Refusal};
+use super::{AttachReply, Attachment, Client, Detach, ReattachReply, Reattached, Refusal, WillOver};
 use crate::cluster::wire::in_flight::InFlight;
 use crate::cluster::wire::subscribe::Subscription;
 use crate::cluster::wire::will::Will;
 use crate::cluster::wire::{WireError, narrow, required};
 use bytestring::ByteString;
 use tidemill_core::attach as core;
-use tidemill_core::attach::{ConnectionEpoch, OwnerError, SessionLifetime, SessionNumber};
+use tidemill_core::attach::{ConnectionEpoch, OwnerError, SessionLifetime, SessionNumber, WillOutcome};
 use tidemill_core::member::Member;
 use tidemill_core::packet::{self, Version};
 use tidemill_core::session::in_flight as session;
@@ -68,6 +68,10 @@ impl From<&core::Detach> for Detach {
             connection: Some(detach.connection.into()),
             session_expiry_secs: detach.session_expiry_secs,
             in_flight: detach.in_flight.as_deref().map(InFlight::from),
+            will_due_in_ms: match detach.will {
+                WillOutcome::Over => None,
+                WillOutcome::Due { in_ms } => Some(in_ms),
+            },
         }
     }
 }
@@ -81,6 +85,29 @@ impl TryFrom<Detach> for core::Detach {
             connection: required(detach.connection, "connection")?.into(),
             session_expiry_secs: detach.session_expiry_secs,
             in_flight: in_flight(detach.in_flight)?,
+            will: detach.will_due_in_ms.map_or(WillOutcome::Over, |in_ms| WillOutcome::Due { in_ms }),
+        })
+    }
+}
+
+impl From<&core::WillOver> for WillOver {
+    fn from(over: &core::WillOver) -> Self {
+        Self {
+            client_id: over.client_id.to_string(),
+            session: over.session.0,
+            connection: Some(over.connection.into()),
+        }
+    }
+}
+
+impl TryFrom<WillOver> for core::WillOver {
+    type Error = WireError;
+
+    fn try_from(over: WillOver) -> Result<Self, WireError> {
+        Ok(Self {
+            client_id: over.client_id.into(),
+            session: SessionNumber(over.session),
+            connection: required(over.connection, "connection")?.into(),
         })
     }
 }

@@ -202,3 +202,11 @@ pub(super) fn partition_change(kind: PartitionChangeKind) -> PartitionChange {
 pub(super) fn live() -> LiveKey {
     LiveKey { filter: filter("l/+"), class: LiveClass::QosZeroOnly }
 }
+
+pub(super) fn will_over() -> core::WillOver {
+    core::WillOver {
+        client_id: "c".into(),
+        session: SessionNumber::new(OwnerEpoch(2), 1),
+        connection: CONNECTION,
+    }
+}
