@@ -82,7 +82,10 @@ fn wire(
     joined: Joined,
 ) -> Result<Wiring, StartError> {
     let Joined { coordination, durable_gate, peers, link_membership, mut tasks } = joined;
-    let Storage { log, state, directory } = storage;
+    let Storage { log, state, directory, embedded } = storage;
+    if let Some(embedded) = embedded {
+        embedded.register(data_path.metrics.registry())?;
+    }
     let terms = LinkTerms {
         cluster: config.cluster.0.clone(),
         partitioning: data_path.partitioning,

@@ -213,6 +213,7 @@ fn host_name() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tidemill_contract::config::Durability;
 
     fn load_text(text: &str, overrides: &Overrides) -> Result<Config, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -246,6 +247,19 @@ mod tests {
             config.listeners.0.iter().map(|listener| (&*listener.name, &*listener.address)).collect();
         assert_eq!(addresses, [("mqtt", "0.0.0.0:1900"), ("second", "127.0.0.1:1883")]);
         assert_eq!(config.admin.address, "127.0.0.1:9000");
+    }
+
+    #[test]
+    fn the_durability_can_be_set_by_a_flag() {
+        let set = |settings: &[&str]| {
+            let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+            load_text("", &Overrides { settings, ..Overrides::default() }).map(|config| config.embedded)
+        };
+
+        assert_eq!(set(&["embedded.durability=none"]).unwrap().durability, Durability::None);
+        let interval = set(&["embedded.durability=interval", "embedded.syncIntervalMs=20"]).unwrap();
+        assert_eq!((interval.durability, interval.sync_interval_ms), (Durability::Interval, Some(20)));
+        assert!(set(&["embedded.syncIntervalMs=20"]).unwrap_err().contains("embedded.syncIntervalMs"));
     }
 
     #[test]

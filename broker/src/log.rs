@@ -168,6 +168,24 @@ pub trait Log: Send + Sync + 'static {
     /// caller passes only a floor that is committed in the state.
     fn trim(&self, partition: Partition, floor: Offset) -> BoxFuture<'static, Result<(), ReadError>>;
 
+    /// Gives up what the log has lost of `partition`: its end moves to `until`, an offset that the state knows of, if it
+    /// is below. No offset is ever used again, and readers pass over those that are given up.
+    ///
+    /// # Errors
+    ///
+    /// `OutOfRange` if this log never loses what was acknowledged, as most do: then it is another log or was tampered
+    /// with, and the partition must not be served.
+    fn give_up(&self, partition: Partition, until: Offset) -> BoxFuture<'static, Result<(), ReadError>> {
+        let bounds = self.bounds(partition);
+        Box::pin(async move {
+            let Bounds { start, end } = bounds.await?;
+            if until <= end {
+                return Ok(());
+            }
+            Err(ReadError::OutOfRange { partition: partition.0, offset: until, start, end })
+        })
+    }
+
     /// Completes with the reason when the storage failed in a way that must end the process (failed fsync).
     fn failed(&self) -> BoxFuture<'static, String>;
 

@@ -4,8 +4,9 @@
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::time::Duration;
 use tidemill_broker::log::conformance::{Handles, Store};
-use tidemill_broker::log::embedded::{DataDirectory, EmbeddedLog};
+use tidemill_broker::log::embedded::{DataDirectory, Durability, EmbeddedLog};
 use tidemill_broker::log::memory::{MemoryLog, Offsets};
 use tidemill_core::partition::Partitioning;
 
@@ -54,13 +55,15 @@ mod memory_with_gaps {
 /// One process alone has the data directory, so every broker of a test is the same.
 struct Embedded {
     temporary: tempfile::TempDir,
+    durability: Durability,
     log: Mutex<Option<Arc<EmbeddedLog>>>,
 }
 
 impl Embedded {
-    fn new() -> Self {
+    fn new(durability: Durability) -> Self {
         Self {
             temporary: tempfile::tempdir().expect("there is a temporary directory"),
+            durability,
             log: Mutex::new(None),
         }
     }
@@ -70,7 +73,7 @@ impl Embedded {
         let open = || {
             let directory =
                 DataDirectory::lock(self.temporary.path()).expect("nobody else has the directory");
-            EmbeddedLog::open(&directory, partitioning()).expect("the log can be opened")
+            EmbeddedLog::open(&directory, partitioning(), self.durability).expect("the log can be opened")
         };
         Arc::clone(log.get_or_insert_with(open))
     }
@@ -95,5 +98,15 @@ impl Store for Embedded {
 
 mod embedded {
     use super::*;
-    tidemill_broker::log_conformance!(Embedded::new());
+    tidemill_broker::log_conformance!(Embedded::new(Durability::Fsync));
+}
+
+mod embedded_synced_at_intervals {
+    use super::*;
+    tidemill_broker::log_conformance!(Embedded::new(Durability::Interval(Duration::from_millis(5))));
+}
+
+mod embedded_synced_by_the_system {
+    use super::*;
+    tidemill_broker::log_conformance!(Embedded::new(Durability::None));
 }

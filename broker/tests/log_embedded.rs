@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use tidemill_broker::log::embedded::{DataDirectory, EmbeddedLog};
+use tidemill_broker::log::embedded::{DataDirectory, Durability, EmbeddedLog};
 use tidemill_broker::log::state::{CommitOutcome, State, StateWrite};
 use tidemill_broker::log::{Log, ReadEvent};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning};
@@ -47,7 +47,7 @@ async fn append(log: &dyn Log, partition: Partition, bytes: String) -> Offset {
 async fn child_appends_until_it_is_killed() {
     let Ok(path) = std::env::var(CHILD_DIRECTORY) else { return };
     let directory = DataDirectory::lock(Path::new(&path)).unwrap();
-    let log = EmbeddedLog::open(&directory, partitioning()).unwrap();
+    let log = EmbeddedLog::open(&directory, partitioning(), Durability::Fsync).unwrap();
     let mut appenders = tokio::task::JoinSet::new();
     for partition in 0..APPENDERS {
         let log = Arc::clone(&log);
@@ -94,7 +94,7 @@ async fn a_broker_killed_while_appending_loses_nothing_acknowledged() {
         assert!(told.len() >= 300, "the child ended by itself: {told:?}");
 
         let directory = DataDirectory::lock(temporary.path()).unwrap();
-        let log = EmbeddedLog::open(&directory, partitioning()).unwrap();
+        let log = EmbeddedLog::open(&directory, partitioning(), Durability::Fsync).unwrap();
 
         for partition in 0..APPENDERS {
             let records = read_all(&*log, Partition(partition)).await;
@@ -127,6 +127,47 @@ async fn read_all(log: &dyn Log, partition: Partition) -> Vec<String> {
         }
     }
     texts
+}
+
+/// `tests/data/embedded-log-v1` was written by the first version: three partitions in two groups, segments of 500 bytes.
+/// Partitions 1 and 2 got twelve records each in turn, then the floor of partition 1 was set to 3.
+#[tokio::test]
+async fn a_data_directory_of_the_first_version_is_read_and_gone_on_with() {
+    let temporary = tempfile::tempdir().unwrap();
+    let stored = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/embedded-log-v1");
+    std::fs::create_dir_all(temporary.path().join("log")).unwrap();
+    std::fs::create_dir_all(temporary.path().join("state")).unwrap();
+    std::fs::copy(stored.join("partitioning"), temporary.path().join("partitioning")).unwrap();
+    for entry in std::fs::read_dir(stored.join("log")).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, temporary.path().join("log").join(path.file_name().unwrap())).unwrap();
+    }
+    let partitioning = Partitioning::new(3, 2).unwrap();
+
+    for opened in 0..2 {
+        let directory = DataDirectory::lock(temporary.path()).unwrap();
+        let log = EmbeddedLog::open(&directory, partitioning, Durability::Fsync).unwrap();
+
+        for partition in [1, 2] {
+            let bounds = log.bounds(Partition(partition)).await.unwrap();
+            assert_eq!(bounds.start, if partition == 1 { 3 } else { 0 });
+            let mut reader = log.reader(Partition(partition), bounds.start);
+            let mut records = Vec::new();
+            while let ReadEvent::Records(more) = reader.next().await.unwrap() {
+                records.extend(more);
+            }
+            let (old, new): (Vec<_>, Vec<_>) = records.iter().partition(|record| record.offset < 12);
+            let texts: Vec<_> = old.iter().map(|record| String::from_utf8_lossy(&record.bytes)).collect();
+            let expected: Vec<_> = (bounds.start..12)
+                .map(|number| format!("of partition {partition}, number {number}"))
+                .collect();
+            assert_eq!(texts, expected);
+            assert!(old.iter().all(|record| record.append_time_ms > 1_796_000_000_000));
+            assert_eq!(new.len(), opened, "what was appended to it in the new version");
+            assert_eq!(append(&*log, Partition(partition), "new".into()).await, 12 + opened as u64);
+        }
+        assert_eq!(log.bounds(Partition(0)).await.unwrap().end, 0);
+    }
 }
 
 /// The child of the test below.

@@ -2,12 +2,12 @@
 
 use crate::config_file::Environment;
 use crate::log::Log;
-use crate::log::embedded::{DataDirectory, EmbeddedLog, OpenLogError};
+use crate::log::embedded::{DataDirectory, Durability, EmbeddedLog, EmbeddedMetrics, OpenLogError};
 use crate::log::kafka::{KafkaLog, KafkaSettings, TopicCreation, TopicsError};
 use crate::log::state::State;
 use std::sync::Arc;
 use std::time::Duration;
-use tidemill_contract::config::{Config, Coordination, Kafka};
+use tidemill_contract::config::{self, Config, Coordination, Embedded, Kafka};
 use tidemill_contract::names::{Topics, default_topic_prefix};
 use tidemill_core::partition::{Partitioning, PartitioningError};
 
@@ -37,6 +37,8 @@ pub(super) struct Storage {
     /// The lock of the data directory; also with Kafka, so that a second broker on this machine does not fence this one
     /// by accident.
     pub(super) directory: DataDirectory,
+    /// What the embedded log counts; none with Kafka.
+    pub(super) embedded: Option<EmbeddedMetrics>,
 }
 
 /// Opens what the config names. Waits for Kafka as long as it does not answer: a broker that comes up before Kafka is
@@ -49,10 +51,33 @@ pub(super) async fn open(
 ) -> Result<Storage, StorageError> {
     if let Some(kafka) = &config.kafka {
         let log = connect(config, kafka, environment).await?;
-        return Ok(Storage { log: Arc::clone(&log) as _, state: log, directory });
+        return Ok(Storage { log: Arc::clone(&log) as _, state: log, directory, embedded: None });
     }
-    let log = EmbeddedLog::open(&directory, partitioning)?;
-    Ok(Storage { log: Arc::clone(&log) as _, state: log, directory })
+    let log = EmbeddedLog::open(&directory, partitioning, durability(&config.embedded))?;
+    let embedded = Some(log.metrics().clone());
+    Ok(Storage { log: Arc::clone(&log) as _, state: log, directory, embedded })
+}
+
+/// Says what a power cut can take.
+fn durability(embedded: &Embedded) -> Durability {
+    match embedded.durability {
+        config::Durability::Fsync => Durability::Fsync,
+        config::Durability::Interval => {
+            let interval_ms = embedded.sync_interval_ms.unwrap_or(Embedded::SYNC_INTERVAL_MS);
+            tracing::warn!(
+                interval_ms,
+                "embedded.durability is interval: a power cut can take what was acknowledged since the last sync"
+            );
+            Durability::Interval(Duration::from_millis(interval_ms.into()))
+        }
+        config::Durability::None => {
+            tracing::warn!(
+                "embedded.durability is none: a power cut can take whatever the system has not written to the disk, \
+                 up to half a minute or more of what was acknowledged"
+            );
+            Durability::None
+        }
+    }
 }
 
 async fn connect(

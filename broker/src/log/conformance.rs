@@ -62,6 +62,7 @@ macro_rules! log_conformance {
             trim: trim_forgets_below_the_floor_and_never_above
             trim: a_lower_floor_changes_nothing
             trim: a_floor_above_the_end_is_refused
+            trim: lost_offsets_are_refused_or_given_up_and_never_come_again
             trim: a_trimmed_log_keeps_its_bounds_over_a_restart
             owner: a_new_group_is_empty
             owner: open_loads_the_last_values_only_and_no_deleted_key

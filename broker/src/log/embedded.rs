@@ -4,19 +4,26 @@
 //! All partitions share one file that is written, so that one write and one sync carry the appends of everyone.
 
 mod committer;
+mod copies;
+mod copy_forward;
 mod directory;
 mod disk;
+mod durability;
 mod format;
 mod health;
+mod metrics;
 mod open;
 mod reader;
 mod recovery;
 mod segment;
+mod segments;
 mod shared;
 mod state;
 mod tail;
 
 pub use directory::{DataDirectory, LockError};
+pub use durability::Durability;
+pub use metrics::EmbeddedMetrics;
 pub use open::OpenLogError;
 
 use super::intake::Intake;
@@ -29,8 +36,8 @@ use health::Health;
 use open::{Opened, check_completeness, check_partitioning, open_segments};
 use parking_lot::{Mutex, RwLock};
 use reader::EmbeddedReader;
-use shared::{Shared, TrimRequest};
-use state::StateStore;
+use shared::{LossRequest, Shared, TrimRequest};
+use state::{StateParts, StateStore};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tail::Tail;
@@ -42,11 +49,13 @@ const RECORD_BYTES_MAX: usize = (256 << 20) + (64 << 10);
 
 /// The embedded log and state of one data directory.
 ///
-/// Offsets are contiguous. An append is done after an fdatasync that covers it; a failed fdatasync fails the log for
-/// good ([`Log::failed`]). While the disk is full appends wait and the log is congested.
+/// Offsets are contiguous, but for those that were lost with the power ([`Log::give_up`]). An append is done when its
+/// [`Durability`] says so; a failed sync fails the log for good ([`Log::failed`]). While the disk is full appends wait
+/// and the log is congested.
 pub struct EmbeddedLog {
     shared: Arc<Shared>,
     state: StateStore,
+    durability: Durability,
     committer: Option<JoinHandle<()>>,
     /// Keeps the directory locked.
     _directory: DataDirectory,
@@ -54,30 +63,43 @@ pub struct EmbeddedLog {
 
 impl EmbeddedLog {
     /// Opens the log in `directory`, creating it at the first time. Blocks for the time of reading the last segment.
+    /// The durability may be another one than before.
     ///
     /// # Errors
     ///
     /// [`OpenLogError`] if the directory was created with another partitioning, is damaged, or cannot be used: the
     /// broker must not start.
-    pub fn open(directory: &DataDirectory, partitioning: Partitioning) -> Result<Arc<Self>, OpenLogError> {
+    pub fn open(
+        directory: &DataDirectory,
+        partitioning: Partitioning,
+        durability: Durability,
+    ) -> Result<Arc<Self>, OpenLogError> {
         let disk = SystemDisk;
         let path = directory.path();
         let size = disk.size(path).map_err(|source| OpenLogError::Io { path: path.to_owned(), source })?;
-        Self::open_with(directory, partitioning, Arc::new(disk), Shares::of(size))
+        Self::open_with(directory, partitioning, durability, Arc::new(disk), Shares::of(size))
     }
 
     fn open_with(
         directory: &DataDirectory,
         partitioning: Partitioning,
+        durability: Durability,
         disk: Arc<dyn Disk>,
         shares: Shares,
     ) -> Result<Arc<Self>, OpenLogError> {
         check_partitioning(directory.path(), partitioning)?;
         check_completeness(directory.path())?;
         let health = Arc::new(Health::new());
-        let state = StateStore::open(directory.path().join("state"), Arc::clone(&disk), Arc::clone(&health))?;
+        let metrics = EmbeddedMetrics::new();
+        let parts = StateParts {
+            disk: Arc::clone(&disk),
+            health: Arc::clone(&health),
+            waits_for_space: metrics.state_waits_for_space.clone(),
+            durability,
+        };
+        let state = StateStore::open(directory.path().join("state"), parts)?;
         let path = directory.path().join("log");
-        let Opened { segments, bounds, resume } = open_segments(&path, partitioning, &*disk)?;
+        let Opened { segments, bounds, resume } = open_segments(&path, partitioning, &disk, &metrics)?;
         let partitions = bounds.len();
         let shared = Arc::new(Shared {
             directory: path.clone(),
@@ -85,16 +107,37 @@ impl EmbeddedLog {
             health,
             intake: Intake::new(partitioning, RECORD_BYTES_MAX),
             trims: Mutex::default(),
+            losses: Mutex::default(),
             tails: bounds.into_iter().map(|bounds| Tail::new(bounds, partitions)).collect(),
             segments: RwLock::new(segments),
+            metrics,
         });
-        let committer = Committer::new(Arc::clone(&shared), resume, shares);
+        let committer = Committer::new(Arc::clone(&shared), resume, shares, durability);
         let committer = std::thread::Builder::new()
             .name("tidemill-log".to_owned())
             .spawn(move || committer.run())
             .map_err(|source| OpenLogError::Io { path, source })?;
         let directory = directory.clone();
-        Ok(Arc::new(Self { shared, state, committer: Some(committer), _directory: directory }))
+        Ok(Arc::new(Self { shared, state, durability, committer: Some(committer), _directory: directory }))
+    }
+
+    /// What it counts.
+    #[must_use]
+    pub fn metrics(&self) -> &EmbeddedMetrics {
+        &self.shared.metrics
+    }
+}
+
+/// Waits for the committer's answer, or its end.
+async fn answered(
+    shared: &Shared,
+    replied: oneshot::Receiver<Result<(), ReadError>>,
+) -> Result<(), ReadError> {
+    let mut closings = shared.health.closings();
+    tokio::select! {
+        biased;
+        answer = replied => answer.unwrap_or(Err(ReadError::Closed)),
+        _ = closings.wait_for(|closed| *closed) => Err(ReadError::Closed),
     }
 }
 
@@ -139,17 +182,28 @@ impl Log for EmbeddedLog {
 
     fn trim(&self, partition: Partition, floor: Offset) -> BoxFuture<'static, Result<(), ReadError>> {
         let shared = Arc::clone(&self.shared);
+        // What the log forgets, a state that lost its newest commits with the power would ask for again.
+        let synced = (self.durability != Durability::Fsync).then(|| self.state.sync());
         Box::pin(async move {
             shared.tail(partition)?;
-            let mut closings = shared.health.closings();
+            if let Some(synced) = synced {
+                synced.await.map_err(|_| ReadError::Closed)?;
+            }
             let (reply, replied) = oneshot::channel();
             shared.trims.lock().push(TrimRequest { partition, floor, reply });
             shared.intake.poke();
-            tokio::select! {
-                biased;
-                answer = replied => answer.unwrap_or(Err(ReadError::Closed)),
-                _ = closings.wait_for(|closed| *closed) => Err(ReadError::Closed),
-            }
+            answered(&shared, replied).await
+        })
+    }
+
+    fn give_up(&self, partition: Partition, until: Offset) -> BoxFuture<'static, Result<(), ReadError>> {
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            shared.tail(partition)?;
+            let (reply, replied) = oneshot::channel();
+            shared.losses.lock().push(LossRequest { partition, until, reply });
+            shared.intake.poke();
+            answered(&shared, replied).await
         })
     }
 
@@ -179,6 +233,10 @@ impl State for EmbeddedLog {
     }
 }
 
+#[cfg(test)]
+mod copy_forward_tests;
+#[cfg(test)]
+mod durability_tests;
 #[cfg(test)]
 mod fault_tests;
 #[cfg(test)]

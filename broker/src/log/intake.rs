@@ -5,6 +5,7 @@ use super::{AppendDone, AppendError, BuildRecord, Sequence};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 use tidemill_core::partition::{Partition, Partitioning};
 
 /// An append that has its place in the order of its partition.
@@ -104,6 +105,11 @@ impl Intake {
 
     /// Waits until there is something to do and takes it. For the committer alone.
     pub(super) fn next_batch(&self, limit: BatchLimit) -> Batch {
+        self.next_batch_until(limit, None)
+    }
+
+    /// The same; waits no longer than `until`, and takes nothing if nothing came.
+    pub(super) fn next_batch_until(&self, limit: BatchLimit, until: Option<Instant>) -> Batch {
         let mut queue = self.queue.lock();
         let seen = queue.phase;
         while queue.appends.is_empty()
@@ -112,7 +118,11 @@ impl Intake {
             && queue.phase == seen
             && queue.phase != Phase::Ended
         {
-            self.arrived.wait(&mut queue);
+            match until {
+                None => self.arrived.wait(&mut queue),
+                Some(until) if self.arrived.wait_until(&mut queue, until).timed_out() => break,
+                Some(_) => {}
+            }
         }
         let mut bytes = 0;
         let mut appends = Vec::new();
@@ -134,8 +144,8 @@ impl Intake {
     }
 
     /// Waits until poked, closed or the time is over; appends do not wake it. For the committer alone.
-    pub(super) fn pause(&self, time: std::time::Duration) {
-        let deadline = std::time::Instant::now() + time;
+    pub(super) fn pause(&self, time: Duration) {
+        let deadline = Instant::now() + time;
         let mut queue = self.queue.lock();
         while !queue.poked
             && queue.phase == Phase::Open

@@ -167,6 +167,14 @@ impl Log for MemoryLog {
         })
     }
 
+    fn give_up(&self, partition: Partition, until: Offset) -> BoxFuture<'static, Result<(), ReadError>> {
+        let inner = Arc::clone(&self.inner);
+        Box::pin(async move {
+            inner.check_readable(partition)?;
+            inner.store.give_up(partition, until)
+        })
+    }
+
     fn failed(&self) -> BoxFuture<'static, String> {
         let mut failed = self.inner.failed.subscribe();
         Box::pin(async move {

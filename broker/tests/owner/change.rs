@@ -187,6 +187,36 @@ async fn a_log_that_ends_below_what_was_seen_or_starts_above_the_floor_is_refuse
     assert!(world.attach(clean).await.is_ok(), "the registry needs no queues");
 }
 
+#[tokio::test]
+async fn records_lost_with_the_power_do_not_keep_a_partition_from_being_served_and_no_offset_comes_again() {
+    let world = World::new().await;
+    let client = world.subscriber("c", "a").await;
+    for number in 0..20 {
+        world.publish_text("a", &number.to_string()).await;
+    }
+    let deliveries = world.deliveries(&client, 20).await;
+    world.ack(&client, deliveries[..5].iter().map(|delivery| delivery.offset).collect());
+    world.stored().await;
+    // It starts at the end of the log, above everything that was processed.
+    world.subscribe(&client, vec![subscription("b", options(QoS::AtLeastOnce))]).await.unwrap();
+    world.stop().await;
+    let partition = world.partitioning.partition_of(QueueKind::Session, "c");
+    world.log.lose_from(partition, deliveries[10].offset);
+
+    let log = Arc::new(world.log.another_broker());
+    let world = World::on(log, world.around.clone(), world.routes.clone());
+    world.start(5).await;
+    let client = world.attach(request("c")).await.unwrap();
+    let after = world.publish_text("a", "after").await;
+    world.publish_text("b", "after").await;
+
+    let again = world.deliveries(&client, 7).await;
+    assert_eq!(payloads(&again), ["5", "6", "7", "8", "9", "after", "after"]);
+    assert!(after[0].1 > deliveries[19].offset, "{after:?}");
+    assert_eq!(world.metrics.partitions_refused.get(), 0);
+    assert_eq!(world.metrics.records_lost.get(), 10);
+}
+
 fn attachment(request: AttachRequest, session: SessionNumber, connection: ConnectionEpoch) -> Attachment {
     Attachment { request, session, connection, done: Vec::new(), in_flight: Vec::new() }
 }

@@ -1,6 +1,6 @@
 //! Rules that one key alone cannot say.
 
-use super::{Config, Coordination, Limits, SharedSubscriptions};
+use super::{Config, Coordination, Durability, Limits, SharedSubscriptions};
 use std::net::SocketAddr;
 
 /// What is wrong with a config that parsed. Each message names the key.
@@ -82,6 +82,7 @@ impl Config {
         if let Some(threads) = self.threads {
             range("threads", u64::from(threads), 1..=1_024, "1 to 1024")?;
         }
+        self.check_embedded()?;
         self.check_shared_subscriptions()?;
         self.check_limits()?;
         self.check_mqtt()?;
@@ -98,6 +99,17 @@ impl Config {
             Some(kafka) => (kafka.partitions, kafka.partition_groups),
             None => (self.embedded.partitions, self.embedded.partition_groups),
         }
+    }
+
+    fn check_embedded(&self) -> Result<(), ConfigError> {
+        let Some(interval) = self.embedded.sync_interval_ms else { return Ok(()) };
+        if self.embedded.durability != Durability::Interval {
+            return Err(ConfigError::Conflict {
+                key: "embedded.syncIntervalMs",
+                reason: "it only has a meaning with embedded.durability: interval",
+            });
+        }
+        range("embedded.syncIntervalMs", u64::from(interval), 1..=60_000, "1 to 60000")
     }
 
     fn check_shared_subscriptions(&self) -> Result<(), ConfigError> {

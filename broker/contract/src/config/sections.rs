@@ -137,12 +137,40 @@ pub struct Embedded {
     pub partitions: u16,
     /// Partition groups, 1 to `partitions`.
     pub partition_groups: u16,
+    /// When an append is done, and with it what a power cut can take.
+    pub durability: Durability,
+    /// Milliseconds between two syncs with `durability: interval`, 1 to 60000. Default: 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_interval_ms: Option<u32>,
 }
 
 impl Default for Embedded {
     fn default() -> Self {
-        Self { partitions: default_partitions(), partition_groups: default_partition_groups() }
+        Self {
+            partitions: default_partitions(),
+            partition_groups: default_partition_groups(),
+            durability: Durability::default(),
+            sync_interval_ms: None,
+        }
     }
+}
+
+impl Embedded {
+    /// Milliseconds between two syncs with `durability: interval` when nothing is said.
+    pub const SYNC_INTERVAL_MS: u32 = 100;
+}
+
+/// When what the embedded log was given is done. A broker that is killed loses nothing in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// When it is synced: a power cut takes nothing that was acknowledged.
+    #[default]
+    Fsync,
+    /// When it is written; it is synced every `syncIntervalMs`: a power cut can take what came since.
+    Interval,
+    /// When it is written; the system decides when it reaches the disk.
+    None,
 }
 
 /// How brokers agree on membership and ownership.

@@ -56,6 +56,33 @@ pub async fn a_floor_above_the_end_is_refused(store: &dyn Store) {
     assert_eq!(bounds(&*log, PARTITION).await, before);
 }
 
+/// What was lost is given up only by a log that may lose it, and its offsets never come again; where nothing is lost
+/// there is nothing to give up.
+pub async fn lost_offsets_are_refused_or_given_up_and_never_come_again(store: &dyn Store) {
+    let log = store.open().await.log;
+    let offsets = append_numbers(&*log, PARTITION, 0..5).await;
+    let before = bounds(&*log, PARTITION).await;
+
+    assert_eq!(within("give up", log.give_up(PARTITION, before.end)).await, Ok(()));
+    assert_eq!(bounds(&*log, PARTITION).await, before);
+    let until = before.end + 10;
+    let given_up = within("give up", log.give_up(PARTITION, until)).await;
+
+    let Bounds { start, end } = before;
+    let refused = ReadError::OutOfRange { partition: PARTITION.0, offset: until, start, end };
+    let end = match given_up {
+        Ok(()) => until,
+        Err(error) => {
+            assert_eq!(error, refused);
+            end
+        }
+    };
+    assert_eq!(bounds(&*log, PARTITION).await, Bounds { start, end });
+    assert!(append(&*log, PARTITION, "5").await >= end);
+    let records = read_records(&mut *log.reader(PARTITION, offsets[0]), 6).await;
+    assert_eq!(numbers(&records), (0..6).collect::<Vec<_>>());
+}
+
 /// A log that was trimmed up to its end is empty, also after a restart, and its offsets do not start again.
 pub async fn a_trimmed_log_keeps_its_bounds_over_a_restart(store: &dyn Store) {
     let log = store.open().await.log;

@@ -1,20 +1,25 @@
-//! The one thread that writes the log: it takes what waits, writes it with one write, syncs once, then tells everyone.
+//! The one thread that writes the log: it takes what waits, writes it with one write, syncs as often as configured, and
+//! tells everyone what is done.
 
-use super::disk::{Shares, is_full};
-use super::format::{Base, Frame, FrameBody, Place, SegmentHeader, encode_frame};
-use super::segment::Segment;
-use super::shared::{Shared, TrimRequest};
+mod copying;
+mod roll;
+mod space;
+mod trims;
+
+use super::disk::Shares;
+use super::durability::{Durability, Unsynced};
+use super::format::{Before, Frame, FrameBody, Place, RunKind, encode_frame};
+use super::segment::{PlacedRecord, Segment};
+use super::shared::{LossRequest, Shared, TrimRequest};
 use crate::log::intake::{BatchLimit, PendingAppend, Phase};
-use crate::log::{AppendDone, AppendError, Bounds, ReadError, StoredRecord};
-use std::io;
+use crate::log::{AppendDone, AppendError, ReadError, StoredRecord};
+use copying::Copying;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tidemill_core::partition::{Offset, Partition};
 
-/// Most that one write and one sync carry.
+/// Most that one write and one sync carry, beside at most one piece of copied records.
 const BATCH: BatchLimit = BatchLimit { records: 8_192, bytes: 4 << 20 };
-/// Pause between two tries while the disk is full.
-const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// Nothing can be committed any more.
 struct Stopped;
@@ -23,11 +28,16 @@ pub(super) struct Committer {
     shared: Arc<Shared>,
     active: Arc<Segment>,
     shares: Shares,
+    unsynced: Unsynced,
     /// Of the last batch in the active segment.
     batch: u32,
     next: Vec<Offset>,
     floors: Vec<Offset>,
     frames: Vec<u8>,
+    /// The oldest segment, while its live records are being copied.
+    copying: Option<Copying>,
+    /// A segment that cannot be copied, because it is damaged. It stays until it is trimmed.
+    uncopyable: Option<u64>,
     stopped: bool,
 }
 
@@ -39,35 +49,70 @@ pub(super) struct Resume {
     pub(super) floors: Vec<Offset>,
 }
 
-/// An append that has its place in the file.
-struct Placed {
+/// Everything that goes into one batch.
+struct Work {
+    appends: Vec<PendingAppend>,
+    copies: Vec<(Partition, StoredRecord)>,
+    trims: Vec<TrimRequest>,
+}
+
+impl Work {
+    fn frames(&self) -> usize {
+        self.appends.len() + self.copies.len() + self.trims.len()
+    }
+}
+
+/// A batch that is laid out.
+struct Laid {
+    /// Places of appends, then of copies.
+    records: Vec<PlacedRecord>,
+    appends: Vec<Append>,
+    trims: Vec<TrimRequest>,
+}
+
+/// An append that has its offset.
+struct Append {
     partition: Partition,
-    position: u32,
     record: StoredRecord,
     done: AppendDone,
 }
 
 impl Committer {
-    pub(super) fn new(shared: Arc<Shared>, resume: Resume, shares: Shares) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, resume: Resume, shares: Shares, durability: Durability) -> Self {
         let Resume { active, batch, next, floors } = resume;
-        Self { shared, active, shares, batch, next, floors, frames: Vec::new(), stopped: false }
+        Self {
+            shared,
+            active,
+            shares,
+            unsynced: Unsynced::new(durability),
+            batch,
+            next,
+            floors,
+            frames: Vec::new(),
+            copying: None,
+            uncopyable: None,
+            stopped: false,
+        }
     }
 
     /// Runs until the intake has ended.
     pub(super) fn run(mut self) {
         let health = Arc::clone(&self.shared.health);
         let _guard = health.guard("tidemill-log");
+        self.plan_copying();
         loop {
-            let batch = self.shared.intake.next_batch(BATCH);
+            let until = if self.copying.is_some() { Some(Instant::now()) } else { self.unsynced.due() };
+            let batch = self.shared.intake.next_batch_until(BATCH, until);
             for (done, error) in batch.answers {
                 done(Err(error));
             }
             self.stopped |= health.is_closed();
-            let trims = self.take_trims();
+            let (trims, losses) = (self.take_trims(), self.take_losses());
             if self.stopped {
                 self.refuse(batch.appends);
                 refuse_trims(trims);
-            } else if self.commit(batch.appends, trims).is_err() {
+                refuse_losses(losses);
+            } else if self.turn(batch.appends, trims, losses, batch.phase).is_err() {
                 self.stopped = true;
                 health.close();
                 self.shared.intake.close();
@@ -77,54 +122,83 @@ impl Committer {
             match batch.phase {
                 Phase::Open => {}
                 Phase::Closing => health.close(),
-                Phase::Ended => return refuse_trims(self.take_trims()),
+                Phase::Ended => {
+                    refuse_losses(self.take_losses());
+                    return refuse_trims(self.take_trims());
+                }
             }
         }
     }
 
-    fn commit(&mut self, appends: Vec<PendingAppend>, trims: Vec<TrimRequest>) -> Result<(), Stopped> {
+    fn turn(
+        &mut self,
+        appends: Vec<PendingAppend>,
+        trims: Vec<TrimRequest>,
+        losses: Vec<LossRequest>,
+        phase: Phase,
+    ) -> Result<(), Stopped> {
+        let copies = if phase == Phase::Open { self.next_copies() } else { Vec::new() };
         let trims = self.check_trims(trims);
-        if appends.is_empty() && trims.is_empty() {
+        let outcome = self.commit(Work { appends, copies, trims });
+        if outcome.is_err() {
+            refuse_losses(losses);
+            return outcome;
+        }
+        self.end_copying()?;
+        if self.active.bytes() >= self.shares.segment_bytes {
+            self.roll(&[])?;
+        }
+        self.give_up(losses)?;
+        let is_due = self.unsynced.due().is_some_and(|due| due <= Instant::now());
+        if is_due || phase != Phase::Open { self.sync() } else { Ok(()) }
+    }
+
+    fn commit(&mut self, work: Work) -> Result<(), Stopped> {
+        if work.frames() == 0 {
             return Ok(());
         }
-        let placed = self.encode(appends, &trims);
-        if let Err(stopped) = self.write().and_then(|()| self.sync()) {
-            self.refuse_placed(placed);
-            refuse_trims(trims);
+        let laid = self.lay_out(work);
+        let mut written = self.write();
+        if written.is_ok() && self.unsynced.durability() == Durability::Fsync {
+            written = self.sync();
+        }
+        if let Err(stopped) = written {
+            self.refuse_laid(laid);
             return Err(stopped);
         }
-        self.publish(placed);
-        self.apply_trims(trims);
-        if self.active.bytes() >= self.shares.segment_bytes { self.roll() } else { Ok(()) }
+        self.publish(laid)
     }
 
     /// Gives every append its offset and lays out the batch.
-    fn encode(&mut self, appends: Vec<PendingAppend>, trims: &[TrimRequest]) -> Vec<Placed> {
+    fn lay_out(&mut self, work: Work) -> Laid {
         self.frames.clear();
-        let begin = self.active.bytes();
-        let batch = self.batch.wrapping_add(1);
         let append_time_ms = now_ms();
-        let frames = appends.len() + trims.len();
-        let place = |index| if index + 1 == frames { Place::LastOfBatch } else { Place::Within };
-        let mut placed = Vec::with_capacity(appends.len());
-        for (index, PendingAppend { partition, bytes, done }) in appends.into_iter().enumerate() {
+        let mut batch = Batch {
+            begin: self.active.bytes(),
+            number: self.batch.wrapping_add(1),
+            before: if self.unsynced.is_empty() { Before::Synced } else { Before::Unsynced },
+            left: work.frames(),
+            segment: &self.active,
+            frames: &mut self.frames,
+        };
+        let mut records = Vec::with_capacity(work.frames());
+        let mut appends = Vec::with_capacity(work.appends.len());
+        for PendingAppend { partition, bytes, done } in work.appends {
             let next = &mut self.next[usize::from(partition.0)];
             let record = StoredRecord { offset: *next, bytes: bytes.clone(), append_time_ms };
             *next += 1;
-            let position = u32::try_from(begin + self.frames.len() as u64)
-                .expect("a segment is closed long before its positions are used up");
             let body = FrameBody::Record { append_time_ms, bytes };
-            let frame = Frame { partition, offset: record.offset, batch, body };
-            encode_frame(&mut self.frames, self.active.header.salt, &frame, place(index));
-            placed.push(Placed { partition, position, record, done });
+            records.push(batch.add(partition, record.offset, body, RunKind::Own));
+            appends.push(Append { partition, record, done });
         }
-        let appended = placed.len();
-        for (index, trim) in trims.iter().enumerate() {
-            let body = FrameBody::Floor;
-            let frame = Frame { partition: trim.partition, offset: trim.floor, batch, body };
-            encode_frame(&mut self.frames, self.active.header.salt, &frame, place(appended + index));
+        for (partition, StoredRecord { offset, bytes, append_time_ms }) in work.copies {
+            let body = FrameBody::Copy { append_time_ms, bytes };
+            records.push(batch.add(partition, offset, body, RunKind::Copied));
         }
-        placed
+        for trim in &work.trims {
+            batch.add(trim.partition, trim.floor, FrameBody::Floor, RunKind::Own);
+        }
+        Laid { records, appends, trims: work.trims }
     }
 
     /// Writes the batch behind the committed part. While the disk is full it waits; nothing of a partial write stays.
@@ -138,28 +212,42 @@ impl Committer {
                 let _ = active.file().set_len(position);
             })
         });
+        if written.is_ok() {
+            self.unsynced.note_write(Instant::now());
+            self.shared.metrics.written_bytes.inc_by(frames.len() as u64);
+        }
         self.frames = frames;
         self.frames.shrink_to(BATCH.bytes * 2);
         written
     }
 
+    /// Syncs what was written, if something was.
     fn sync(&mut self) -> Result<(), Stopped> {
+        if self.unsynced.is_empty() {
+            return Ok(());
+        }
+        self.shared.metrics.syncs.inc();
         self.shared.disk.sync(self.active.file()).map_err(|error| {
             // Whether the batch is durable can never be found out: a second sync may answer "yes" to pages that the
             // system has dropped after the first.
             self.shared.health.fail(format!("sync of {}: {error}", self.active.path.display()));
             Stopped
-        })
+        })?;
+        self.unsynced.note_sync();
+        Ok(())
     }
 
-    fn publish(&mut self, placed: Vec<Placed>) {
+    /// Makes the batch readable, then tells everyone.
+    fn publish(&mut self, laid: Laid) -> Result<(), Stopped> {
+        let Laid { records, appends, trims } = laid;
         self.batch = self.batch.wrapping_add(1);
-        let bytes = self.active.bytes() + self.frames.len() as u64;
-        self.active.publish(bytes, placed.iter().map(|append| (append.partition, append.position)));
+        let end = self.active.bytes() + self.frames.len() as u64;
+        self.active.publish(end, records.iter().copied());
+        self.note_copies(&records);
         let mut of_partition: Vec<Vec<StoredRecord>> = vec![Vec::new(); self.next.len()];
-        let mut answers = Vec::with_capacity(placed.len());
+        let mut answers = Vec::with_capacity(appends.len());
         let mut bytes = 0;
-        for Placed { partition, record, done, .. } in placed {
+        for Append { partition, record, done } in appends {
             bytes += record.bytes.len();
             answers.push((done, record.offset));
             of_partition[usize::from(partition.0)].push(record);
@@ -169,130 +257,12 @@ impl Committer {
                 tail.push(records.into_iter());
             }
         }
+        self.shared.metrics.record_bytes.inc_by(bytes as u64);
         self.shared.intake.congestion.remove(answers.len(), bytes);
         for (done, offset) in answers {
             done(Ok(offset));
         }
-    }
-
-    /// Seals the active segment and begins the next.
-    fn roll(&mut self) -> Result<(), Stopped> {
-        let bases = self.next.iter().zip(&self.floors);
-        let bases = bases.map(|(offset, floor)| Base { offset: *offset, floor: *floor }).collect();
-        let header = SegmentHeader { number: self.active.header.number + 1, salt: new_salt(), bases };
-        let mut created = None;
-        self.when_there_is_space(&mut |shared| {
-            created = Some(Segment::create(&shared.directory, header.clone(), &*shared.disk)?);
-            Ok(())
-        })?;
-        let next = Arc::new(created.expect("there is space, so it was created"));
-        self.shared.segments.write().push(Arc::clone(&next));
-        let sealed = std::mem::replace(&mut self.active, next);
-        self.batch = 0;
-        // Without the index a later start makes it from the segment.
-        self.when_there_is_space(&mut |_| sealed.seal())?;
-        self.remove_segments();
-        Ok(())
-    }
-
-    /// Repeats `action` until the disk is not full. Meanwhile the log is congested and floors are still applied,
-    /// because they make space.
-    fn when_there_is_space(
-        &mut self,
-        action: &mut dyn FnMut(&Shared) -> io::Result<()>,
-    ) -> Result<(), Stopped> {
-        let shared = Arc::clone(&self.shared);
-        let mut full = false;
-        loop {
-            let free = shared.disk.available(&shared.directory);
-            let outcome = match free {
-                Ok(free) if free < self.shares.reserved_bytes => Err(io::ErrorKind::StorageFull.into()),
-                Ok(_) | Err(_) => action(&shared),
-            };
-            match outcome {
-                Ok(()) => break,
-                Err(error) if is_full(&error) => {
-                    if !full {
-                        tracing::error!(directory = %shared.directory.display(), "disk is full; durable publishes wait");
-                        shared.intake.congestion.stall();
-                    }
-                    full = true;
-                }
-                Err(error) => {
-                    shared.health.fail(format!("write in {}: {error}", shared.directory.display()));
-                    return Err(Stopped);
-                }
-            }
-            let trims = self.take_trims();
-            let trims = self.check_trims(trims);
-            self.apply_trims(trims);
-            shared.intake.pause(FULL_PAUSE);
-            if shared.intake.phase() != Phase::Open || shared.health.is_closed() {
-                shared.intake.congestion.unstall();
-                return Err(Stopped);
-            }
-        }
-        if full {
-            tracing::info!(directory = %shared.directory.display(), "disk has space again");
-            shared.intake.congestion.unstall();
-        }
-        Ok(())
-    }
-
-    fn take_trims(&self) -> Vec<TrimRequest> {
-        std::mem::take(&mut *self.shared.trims.lock())
-    }
-
-    /// Answers floors that are out of range or old; what is left moves the floors.
-    fn check_trims(&mut self, trims: Vec<TrimRequest>) -> Vec<TrimRequest> {
-        let mut moving = Vec::new();
-        for trim in trims {
-            let partition = usize::from(trim.partition.0);
-            let Some(tail) = self.shared.tails.get(partition) else { continue };
-            let Bounds { start, end } = tail.bounds();
-            let floor = &mut self.floors[partition];
-            if trim.floor > end {
-                let (partition, offset) = (trim.partition.0, trim.floor);
-                let error = ReadError::OutOfRange { partition, offset, start, end };
-                answer(trim, Err(error));
-            } else if trim.floor <= *floor {
-                answer(trim, Ok(()));
-            } else {
-                *floor = trim.floor;
-                moving.push(trim);
-            }
-        }
-        moving
-    }
-
-    fn apply_trims(&mut self, trims: Vec<TrimRequest>) {
-        if trims.is_empty() {
-            return;
-        }
-        for trim in &trims {
-            self.shared.tails[usize::from(trim.partition.0)].trim(trim.floor);
-        }
-        self.remove_segments();
-        for trim in trims {
-            answer(trim, Ok(()));
-        }
-    }
-
-    /// Removes the oldest segments as long as every floor is at or beyond the beginning of the next one.
-    fn remove_segments(&mut self) {
-        let mut segments = self.shared.segments.write();
-        let nothing_left = |next: &Segment| {
-            next.header.bases.iter().zip(&self.floors).all(|(base, floor)| base.offset <= *floor)
-        };
-        while let [oldest, next, ..] = segments.as_slice()
-            && nothing_left(next)
-        {
-            // A file that stays is removed after the next start or by the administrator; nothing reads it.
-            if let Err(error) = oldest.remove() {
-                tracing::warn!(segment = %oldest.path.display(), %error, "trimmed segment not removed");
-            }
-            segments.remove(0);
-        }
+        self.apply_trims(trims)
     }
 
     fn refuse(&self, appends: Vec<PendingAppend>) {
@@ -302,26 +272,55 @@ impl Committer {
         }
     }
 
-    fn refuse_placed(&self, placed: Vec<Placed>) {
-        for append in placed {
+    fn refuse_laid(&self, laid: Laid) {
+        for append in laid.appends {
             self.shared.intake.congestion.remove(1, append.record.bytes.len());
             (append.done)(Err(AppendError::Closed));
         }
+        refuse_trims(laid.trims);
+    }
+}
+
+/// A batch while it is laid out.
+struct Batch<'a> {
+    /// Where it begins in the segment.
+    begin: u64,
+    number: u32,
+    before: Before,
+    /// Frames that are still to come.
+    left: usize,
+    segment: &'a Segment,
+    frames: &'a mut Vec<u8>,
+}
+
+impl Batch<'_> {
+    fn add(&mut self, partition: Partition, offset: Offset, body: FrameBody, kind: RunKind) -> PlacedRecord {
+        let begin = self.frames.len();
+        let position = u32::try_from(self.begin + begin as u64)
+            .expect("a segment is closed long before its positions are used up");
+        let place = if self.left == 1 { Place::LastOfBatch } else { Place::Within };
+        self.left = self.left.saturating_sub(1);
+        let frame = Frame { partition, offset, batch: self.number, body };
+        encode_frame(self.frames, &self.segment.header, &frame, place, self.before);
+        let bytes = (self.frames.len() - begin) as u64;
+        PlacedRecord { partition, kind, offset, position, bytes }
     }
 }
 
 fn refuse_trims(trims: Vec<TrimRequest>) {
     for trim in trims {
-        answer(trim, Err(ReadError::Closed));
+        trims::answer(trim, Err(ReadError::Closed));
     }
 }
 
-fn answer(trim: TrimRequest, result: Result<(), ReadError>) {
-    // Who asked may have stopped waiting; the floor counts anyway.
-    let _ = trim.reply.send(result);
+fn refuse_losses(losses: Vec<LossRequest>) {
+    for loss in losses {
+        // Who asked may have stopped waiting.
+        let _ = loss.reply.send(Err(ReadError::Closed));
+    }
 }
 
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

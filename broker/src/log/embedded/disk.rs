@@ -1,12 +1,15 @@
 //! What the log asks of the disk where it matters for durability. A seam, so that tests can make it fail.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Writes and syncs. Every method may be called from any thread.
+/// Reads, writes and syncs. Every method may be called from any thread.
 pub(super) trait Disk: Send + Sync + 'static {
+    /// Reads at `position` as much as there is, up to the length of `buffer`; 0 at the end of the file.
+    fn read_at(&self, file: &File, buffer: &mut [u8], position: u64) -> io::Result<usize>;
+
     /// Writes all of `bytes` at `position`; after an error any part of them may be there.
     fn write_at(&self, file: &File, bytes: &[u8], position: u64) -> io::Result<()>;
 
@@ -18,6 +21,21 @@ pub(super) trait Disk: Send + Sync + 'static {
 
     /// All bytes of the file system of `directory`.
     fn size(&self, directory: &Path) -> io::Result<u64>;
+}
+
+/// Reads a file from a position without moving its cursor, which others share.
+pub(super) struct FileAt<'a> {
+    pub(super) disk: &'a dyn Disk,
+    pub(super) file: &'a File,
+    pub(super) position: u64,
+}
+
+impl Read for FileAt<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.disk.read_at(self.file, buffer, self.position)?;
+        self.position += read as u64;
+        Ok(read)
+    }
 }
 
 /// How much of a disk the log takes at once and leaves free.
@@ -50,6 +68,10 @@ impl Shares {
 pub(super) struct SystemDisk;
 
 impl Disk for SystemDisk {
+    fn read_at(&self, file: &File, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        file.read_at(buffer, position)
+    }
+
     fn write_at(&self, file: &File, bytes: &[u8], position: u64) -> io::Result<()> {
         file.write_all_at(bytes, position)
     }

@@ -44,7 +44,7 @@ async fn appends_wait_for_a_full_disk_and_nothing_of_a_partial_write_stays() {
     log.relieved().await;
     assert_eq!(texts(&*log, PARTITION).await, ["before", "waiting"]);
     let directory = DataDirectory::lock(copy.path()).unwrap();
-    let log = EmbeddedLog::open(&directory, partitioning()).unwrap();
+    let log = EmbeddedLog::open(&directory, partitioning(), Durability::Fsync).unwrap();
     assert_eq!(texts(&*log, PARTITION).await, ["before"], "a crash on the full disk would have kept this");
 }
 

@@ -5,8 +5,10 @@ use super::segment::segment_path;
 use super::*;
 use crate::log::{AppendError, ReadEvent, StoredRecord};
 use bytes::Bytes;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 
@@ -29,11 +31,39 @@ pub(super) struct Plan {
     pub(super) partial: usize,
     pub(super) sync_fails: bool,
     pub(super) syncs: usize,
+    /// What is free.
+    pub(super) available: Option<u64>,
+    /// Writes and syncs that still go well; then all fail, as if the broker had been killed.
+    pub(super) left: Option<usize>,
+    /// Length of each file, by inode, when it was synced last.
+    pub(super) synced: BTreeMap<u64, u64>,
+    /// Bytes read of each file, by inode.
+    pub(super) reads: BTreeMap<u64, u64>,
+}
+
+impl Plan {
+    fn spend(&mut self) -> io::Result<()> {
+        match &mut self.left {
+            Some(0) => Err(io::Error::other("killed")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 impl Disk for FaultyDisk {
+    fn read_at(&self, file: &File, buffer: &mut [u8], position: u64) -> io::Result<usize> {
+        let read = SystemDisk.read_at(file, buffer, position)?;
+        *self.plan.lock().reads.entry(file.metadata()?.ino()).or_default() += read as u64;
+        Ok(read)
+    }
+
     fn write_at(&self, file: &File, bytes: &[u8], position: u64) -> io::Result<()> {
-        let plan = self.plan.lock();
+        let mut plan = self.plan.lock();
+        plan.spend()?;
         if plan.full {
             SystemDisk.write_at(file, &bytes[..plan.partial.min(bytes.len())], position)?;
             return Err(io::ErrorKind::StorageFull.into());
@@ -41,14 +71,20 @@ impl Disk for FaultyDisk {
         SystemDisk.write_at(file, bytes, position)
     }
 
-    fn sync(&self, _: &File) -> io::Result<()> {
+    fn sync(&self, file: &File) -> io::Result<()> {
         let mut plan = self.plan.lock();
         plan.syncs += 1;
-        if plan.sync_fails { Err(io::Error::other("injected")) } else { Ok(()) }
+        plan.spend()?;
+        if plan.sync_fails {
+            return Err(io::Error::other("injected"));
+        }
+        let metadata = file.metadata()?;
+        plan.synced.insert(metadata.ino(), metadata.len());
+        Ok(())
     }
 
     fn available(&self, _: &Path) -> io::Result<u64> {
-        Ok(u64::MAX)
+        Ok(self.plan.lock().available.unwrap_or(u64::MAX))
     }
 
     fn size(&self, _: &Path) -> io::Result<u64> {
@@ -60,6 +96,7 @@ pub(super) struct Scene {
     temporary: tempfile::TempDir,
     pub(super) disk: Arc<FaultyDisk>,
     shares: Shares,
+    pub(super) durability: Durability,
 }
 
 impl Scene {
@@ -69,7 +106,8 @@ impl Scene {
 
     pub(super) fn with_segments_of(segment_bytes: u64) -> Self {
         let shares = Shares { segment_bytes, ..Shares::of(u64::MAX) };
-        Self { temporary: tempfile::tempdir().unwrap(), disk: Arc::default(), shares }
+        let durability = Durability::Fsync;
+        Self { temporary: tempfile::tempdir().unwrap(), disk: Arc::default(), shares, durability }
     }
 
     pub(super) fn data(&self) -> PathBuf {
@@ -79,7 +117,7 @@ impl Scene {
     pub(super) fn try_open(&self) -> Result<Arc<EmbeddedLog>, OpenLogError> {
         let directory = DataDirectory::lock(&self.data()).unwrap();
         let disk = Arc::clone(&self.disk);
-        EmbeddedLog::open_with(&directory, partitioning(), disk, self.shares)
+        EmbeddedLog::open_with(&directory, partitioning(), self.durability, disk, self.shares)
     }
 
     pub(super) fn open(&self) -> Arc<EmbeddedLog> {

@@ -1,11 +1,13 @@
 //! Opens a data directory: checks that it fits, cuts what was torn, and finds where to go on.
 
-use super::committer::{Resume, new_salt};
+use super::committer::{Resume, new_salt, now_ms};
 use super::directory::{sync_directory, write_whole};
 use super::disk::Disk;
-use super::format::{Base, SegmentHeader, decode_partitioning, encode_partitioning};
-use super::recovery::{Rest, scan};
+use super::format::{Base, Layout, SegmentHeader, decode_partitioning, encode_partitioning};
+use super::metrics::EmbeddedMetrics;
+use super::recovery::{Rest, Scan, scan};
 use super::segment::Segment;
+use super::segments::Segments;
 use crate::log::Bounds;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -63,7 +65,7 @@ pub enum OpenLogError {
 
 /// What opening found.
 pub(super) struct Opened {
-    pub(super) segments: Vec<Arc<Segment>>,
+    pub(super) segments: Segments,
     pub(super) bounds: Vec<Bounds>,
     pub(super) resume: Resume,
 }
@@ -104,11 +106,13 @@ pub(super) fn check_partitioning(directory: &Path, partitioning: Partitioning) -
     })
 }
 
-/// Opens all segments in `directory`, or begins the first.
+/// Opens all segments in `directory`, or begins the first. Of the sealed ones only headers are read, so that it takes
+/// as long as reading the last segment, however many there are.
 pub(super) fn open_segments(
     directory: &Path,
     partitioning: Partitioning,
-    disk: &dyn Disk,
+    disk: &Arc<dyn Disk>,
+    metrics: &EmbeddedMetrics,
 ) -> Result<Opened, OpenLogError> {
     let partitions = usize::from(partitioning.partition_count());
     let io = |source| OpenLogError::Io { path: directory.to_owned(), source };
@@ -116,31 +120,37 @@ pub(super) fn open_segments(
     if let Some(parent) = directory.parent() {
         sync_directory(parent).map_err(io)?;
     }
-    let mut segments = Vec::new();
+    let mut list = Vec::new();
     for number in list_segments(directory)? {
-        segments.push(Arc::new(Segment::open(directory, number, partitions)?));
+        list.push(Arc::new(Segment::open(directory, number, partitions, disk)?));
     }
-    if segments.is_empty() {
-        let bases = vec![Base { offset: 0, floor: 0 }; partitions];
-        let header = SegmentHeader { number: 1, salt: new_salt(), bases };
-        segments.push(Arc::new(Segment::create(directory, header, disk).map_err(io)?));
+    let create = |number, bases| {
+        let layout = Layout::Compact { created_ms: now_ms() };
+        let header = SegmentHeader { number, salt: new_salt(), layout, bases };
+        Segment::create(directory, header, disk, metrics).map(Arc::new).map_err(io)
+    };
+    if list.is_empty() {
+        list.push(create(1, vec![Base::default(); partitions])?);
     }
-    let (active, sealed) = segments.split_last().expect("there is at least one segment");
+    let (active, sealed) = list.split_last().expect("there is at least one segment");
     for segment in sealed {
-        restore_index(segment)?;
+        restore_index(segment, &**disk, metrics)?;
     }
-    let resume = resume(active)?;
-    let bounds = partitioning
-        .partitions()
-        .map(|partition| bounds_of(partition, segments.first().unwrap_or(active), &resume))
+    let mut resume = resume(active, &**disk)?;
+    if active.header.layout == Layout::Fixed {
+        active.seal(metrics).map_err(io)?;
+        let bases = resume.next.iter().zip(&resume.floors);
+        let bases = bases.map(|(offset, floor)| Base { offset: *offset, floor: *floor, skipped: 0 });
+        let next = create(active.header.number + 1, bases.collect())?;
+        list.push(Arc::clone(&next));
+        resume = Resume { active: next, batch: 0, ..resume };
+    }
+    let segments = Segments::new(list, partitions);
+    let bounds = partitioning.partitions().zip(resume.next.iter().zip(&resume.floors));
+    let bounds = bounds
+        .map(|(partition, (end, floor))| Bounds { start: segments.start(partition, *floor), end: *end })
         .collect();
     Ok(Opened { bounds, resume, segments })
-}
-
-fn bounds_of(partition: Partition, oldest: &Segment, resume: &Resume) -> Bounds {
-    let index = usize::from(partition.0);
-    let start = resume.floors[index].max(oldest.base(partition).offset);
-    Bounds { start, end: resume.next[index] }
 }
 
 /// Numbers of the segments, without a gap; removes what a crash left unfinished.
@@ -174,39 +184,55 @@ fn list_segments(directory: &Path) -> Result<Vec<u64>, OpenLogError> {
 }
 
 /// Makes the index of a sealed segment if a crash prevented it.
-fn restore_index(segment: &Segment) -> Result<(), OpenLogError> {
-    if segment.has_index() {
+fn restore_index(segment: &Segment, disk: &dyn Disk, metrics: &EmbeddedMetrics) -> Result<(), OpenLogError> {
+    if segment.adopt_index().is_some() {
         return Ok(());
     }
     tracing::warn!(segment = %segment.path.display(), "index is missing or damaged; making it from the segment");
     let io = |source| OpenLogError::Io { path: segment.path.clone(), source };
-    let found = scan(segment.file(), &segment.header).map_err(io)?;
-    if found.rest != Rest::Nothing {
-        let reason = format!("it cannot be read behind position {}", found.bytes);
-        return Err(OpenLogError::Damaged { path: segment.path.clone(), reason });
-    }
-    segment.restore(found.bytes, found.positions);
-    segment.seal().map_err(io)
+    let found = scan(disk, segment.file(), &segment.header).map_err(io)?;
+    let reason = match found.rest {
+        Rest::Nothing => {
+            segment.restore(found.bytes, found.runs);
+            return segment.seal(metrics).map_err(io);
+        }
+        Rest::Torn => format!("at position {}: a batch is not whole, and later segments follow", found.bytes),
+        Rest::Unsynced { position, fault } | Rest::Damaged { position, fault } => {
+            format!("at position {position}: {fault}, and later records follow")
+        }
+    };
+    Err(OpenLogError::Damaged { path: segment.path.clone(), reason })
 }
 
-/// Finds the end of the active segment and cuts a torn batch off.
-fn resume(active: &Arc<Segment>) -> Result<Resume, OpenLogError> {
+/// Finds the end of the active segment and cuts off what was torn.
+fn resume(active: &Arc<Segment>, disk: &dyn Disk) -> Result<Resume, OpenLogError> {
     let io = |source| OpenLogError::Io { path: active.path.clone(), source };
-    let found = scan(active.file(), &active.header).map_err(io)?;
-    match found.rest {
+    let Scan { runs, floors, batch, bytes: end, rest } =
+        scan(disk, active.file(), &active.header).map_err(io)?;
+    match rest {
         Rest::Nothing => {}
         Rest::Torn => {
-            tracing::warn!(segment = %active.path.display(), end = found.bytes, "cutting a batch that was not finished");
-            active.file().set_len(found.bytes).and_then(|()| active.file().sync_all()).map_err(io)?;
+            tracing::warn!(segment = %active.path.display(), end, "cutting a batch that was not finished");
+            active.file().set_len(end).map_err(io)?;
+        }
+        Rest::Unsynced { position, fault } => {
+            let cut = active.bytes() - end;
+            tracing::error!(
+                segment = %active.path.display(), end, position, %fault, cut,
+                "the power failed before all records were synced; cutting off what was not"
+            );
+            active.file().set_len(end).map_err(io)?;
         }
         Rest::Damaged { position, fault } => {
             let reason = format!("at position {position}: {fault}, and later records follow");
             return Err(OpenLogError::Damaged { path: active.path.clone(), reason });
         }
     }
-    let bases = active.header.bases.iter();
-    let next = bases.zip(&found.positions).map(|(base, positions)| base.offset + positions.len() as u64);
-    let next = next.collect();
-    active.restore(found.bytes, found.positions);
-    Ok(Resume { active: Arc::clone(active), batch: found.batch, next, floors: found.floors })
+    // What a killed broker had written and not synced is there, but only the system has it. What comes next must be
+    // able to say that everything before it is on the disk.
+    active.file().sync_all().map_err(io)?;
+    let next = (0..).map(Partition).zip(&active.header.bases);
+    let next = next.map(|(partition, base)| runs.next(partition).unwrap_or(base.offset)).collect();
+    active.restore(end, runs);
+    Ok(Resume { active: Arc::clone(active), batch, next, floors })
 }

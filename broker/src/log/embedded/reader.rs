@@ -1,6 +1,7 @@
 //! Reads one partition: at the head from memory, behind it from the segments.
 
-use super::segment::{Extent, Positions, SegmentFault};
+use super::segment::{Positions, SegmentFault};
+use super::segments::Found;
 use super::shared::Shared;
 use super::tail::TailRead;
 use crate::log::{Bounds, LogReader, ReadError, ReadEvent, StoredRecord};
@@ -13,7 +14,7 @@ pub(super) struct EmbeddedReader {
     partition: Partition,
     position: Offset,
     end_yielded: bool,
-    /// Where the records of the sealed segment are that was read last.
+    /// Where records of the segment are that was read last.
     cold: Option<(u64, Positions)>,
 }
 
@@ -34,7 +35,7 @@ impl EmbeddedReader {
                 TailRead::Records(records) => records,
                 TailRead::Cold => match self.read_segment().await? {
                     Some(records) => records,
-                    // It was trimmed meanwhile, so now the position is out of range.
+                    // It was trimmed meanwhile, so now the position is out of range; or nothing ever was there.
                     None => continue,
                 },
                 TailRead::OutOfRange(Bounds { start, end }) => {
@@ -66,29 +67,46 @@ impl EmbeddedReader {
 
     async fn read_segment(&mut self) -> Result<Option<Vec<StoredRecord>>, ReadError> {
         let (partition, position) = (self.partition, self.position);
-        let Some(segment) = self.shared.segment_of(partition, position) else { return Ok(None) };
+        let found = self.shared.segments.read().find(partition, position);
+        let (segment, kind) = match found {
+            Found::Record(segment, kind) => (segment, kind),
+            Found::Skipped(next) => {
+                self.position = next;
+                return Ok(None);
+            }
+            Found::Gone => {
+                let is_trimmed = self.shared.tail(partition)?.bounds().start > position;
+                return Ok(if is_trimmed { None } else { Some(Vec::new()) });
+            }
+        };
         let number = segment.header.number;
-        let known = self.cold.take().filter(|(of, _)| *of == number).map(|(_, positions)| positions);
+        let known =
+            self.cold.take().filter(|(of, positions)| *of == number && positions.from(position).is_some());
         let reading = tokio::task::spawn_blocking(move || {
             let positions = match known {
-                Some(positions) => positions,
-                None => segment.positions(partition, position)?,
+                Some((_, positions)) => positions,
+                None => segment.positions(partition, kind, position)?,
             };
-            let skipped = usize::try_from(position - positions.first).unwrap_or(usize::MAX);
-            let rest = positions.list.get(skipped..).unwrap_or_default();
-            let records = segment.read(partition, position, rest)?;
-            Ok((Some(positions).filter(|positions| positions.extent == Extent::Whole), records))
+            let records = match positions.from(position) {
+                Some(rest) => segment.read(partition, position, rest)?,
+                None => return Err(segment.without(partition, position)),
+            };
+            Ok((positions, records))
         });
         let read: Result<_, SegmentFault> = reading.await.map_err(|_| ReadError::Closed)?;
+        if read.is_err() && !self.shared.segments.read().has(number) {
+            // It went while it was read: what is needed of it is elsewhere now.
+            return Ok(None);
+        }
         let (positions, records) = read.map_err(|fault| self.read_error(&fault))?;
-        self.cold = positions.map(|positions| (number, positions));
+        self.cold = Some((number, positions));
         Ok(Some(records))
     }
 
     fn read_error(&self, fault: &SegmentFault) -> ReadError {
         let partition = self.partition.0;
         match fault {
-            SegmentFault::Damaged { .. } => {
+            SegmentFault::Damaged { .. } | SegmentFault::Index { .. } | SegmentFault::Missing { .. } => {
                 ReadError::Damaged { partition, offset: self.position, reason: fault.to_string() }
             }
             SegmentFault::Io { source, .. } => {

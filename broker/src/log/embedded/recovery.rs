@@ -1,18 +1,23 @@
 //! Reads a segment from its beginning to find what is committed in it.
 
+use super::disk::{Disk, FileAt};
 use super::format::{
-    FRAME_PREFIX, FormatFault, Frame, FrameBody, Place, SegmentHeader, body_length, decode_frame,
+    Before, FRAME_PREFIX, FormatFault, Frame, FrameBody, Place, RunKind, SegmentHeader, body_length,
+    decode_frame, is_plausible,
 };
+use super::segment::{PlacedRecord, Runs};
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read};
-use std::os::unix::fs::FileExt;
 use tidemill_core::partition::Offset;
+
+/// Bytes of the shortest batch: one frame with the shortest body.
+const BATCH_BYTES_MIN: usize = FRAME_PREFIX + 4;
 
 /// What is in a segment.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Scan {
-    /// Positions of the records of each partition.
-    pub(super) positions: Vec<Vec<u32>>,
+    /// Where the records are.
+    pub(super) runs: Runs,
     /// Floor of each partition.
     pub(super) floors: Vec<Offset>,
     /// Number of the last whole batch.
@@ -27,19 +32,23 @@ pub(super) struct Scan {
 pub(super) enum Rest {
     /// Nothing.
     Nothing,
-    /// A batch that was being written when the broker ended. Nobody was told that it is there.
+    /// A batch that was being written when the broker ended. Nobody was told that it is there, if every batch was
+    /// synced.
     Torn,
-    /// A batch that cannot be read although later ones were written, which is done only after it was synced.
+    /// A batch that cannot be read although later ones are there, none of which was written after a sync: the power
+    /// failed before they were synced.
+    Unsynced { position: u64, fault: FormatFault },
+    /// A batch that cannot be read although later ones were written after it was synced.
     Damaged { position: u64, fault: FormatFault },
 }
 
 /// Scans `file` behind its `header`.
-pub(super) fn scan(file: &File, header: &SegmentHeader) -> io::Result<Scan> {
-    let begin = SegmentHeader::length(header.bases.len()) as u64;
+pub(super) fn scan(disk: &dyn Disk, file: &File, header: &SegmentHeader) -> io::Result<Scan> {
+    let begin = header.length() as u64;
     let mut scanner = Scanner {
         header,
         found: Scan {
-            positions: vec![Vec::new(); header.bases.len()],
+            runs: Runs::new(header),
             floors: header.bases.iter().map(|base| base.floor).collect(),
             batch: 0,
             bytes: begin,
@@ -48,20 +57,20 @@ pub(super) fn scan(file: &File, header: &SegmentHeader) -> io::Result<Scan> {
         pending: Vec::new(),
     };
     let length = file.metadata()?.len();
-    let mut reader = BufReader::with_capacity(1 << 20, FileAt { file, position: begin });
+    let mut reader = BufReader::with_capacity(1 << 20, FileAt { disk, file, position: begin });
     let mut position = begin;
     let mut bytes = Vec::new();
     while position < length {
         let fault = match read_frame(&mut reader, &mut bytes)? {
-            Ok(()) => decode_frame(&bytes, header.salt)
-                .and_then(|(frame, place, _)| scanner.take(frame, place, position, bytes.len())),
+            Ok(()) => decode_frame(&bytes, header)
+                .and_then(|placed| scanner.take(placed.frame, placed.place, position, bytes.len())),
             Err(fault) => Err(fault),
         };
         if let Err(fault) = fault {
-            scanner.found.rest = if is_followed(file, &scanner, position)? {
-                Rest::Damaged { position, fault }
-            } else {
-                Rest::Torn
+            scanner.found.rest = match what_follows(disk, file, &scanner, position)? {
+                None => Rest::Torn,
+                Some(Before::Unsynced) => Rest::Unsynced { position, fault },
+                Some(Before::Synced) => Rest::Damaged { position, fault },
             };
             return Ok(scanner.found);
         }
@@ -96,8 +105,8 @@ fn read_frame(reader: &mut impl Read, bytes: &mut Vec<u8>) -> io::Result<Result<
 struct Scanner<'a> {
     header: &'a SegmentHeader,
     found: Scan,
-    /// Frames of a batch whose end was not met yet.
-    pending: Vec<(Frame, u32)>,
+    /// Frames of a batch whose end was not met yet, with position and length.
+    pending: Vec<(Frame, u32, u64)>,
 }
 
 impl Scanner<'_> {
@@ -105,18 +114,18 @@ impl Scanner<'_> {
         if frame.batch != self.found.batch.wrapping_add(1) {
             return Err(FormatFault::Value { field: "batch" });
         }
-        if usize::from(frame.partition.0) >= self.found.positions.len() {
-            return Err(FormatFault::Value { field: "partition" });
-        }
         let at = u32::try_from(position).map_err(|_| FormatFault::Value { field: "position" })?;
         // Where the records are is all that is needed; their bytes would only take memory.
         let body = match frame.body {
             FrameBody::Record { append_time_ms, .. } => {
                 FrameBody::Record { append_time_ms, bytes: bytes::Bytes::new() }
             }
+            FrameBody::Copy { append_time_ms, .. } => {
+                FrameBody::Copy { append_time_ms, bytes: bytes::Bytes::new() }
+            }
             FrameBody::Floor => FrameBody::Floor,
         };
-        self.pending.push((Frame { body, ..frame }, at));
+        self.pending.push((Frame { body, ..frame }, at, length as u64));
         if place == Place::LastOfBatch {
             self.take_batch()?;
             self.found.bytes = position + length as u64;
@@ -125,56 +134,52 @@ impl Scanner<'_> {
     }
 
     fn take_batch(&mut self) -> Result<(), FormatFault> {
-        for (frame, position) in self.pending.drain(..) {
-            let partition = usize::from(frame.partition.0);
-            match frame.body {
-                FrameBody::Record { .. } => {
-                    let positions = &mut self.found.positions[partition];
-                    if frame.offset != self.header.bases[partition].offset + positions.len() as u64 {
-                        return Err(FormatFault::Value { field: "offset" });
-                    }
-                    positions.push(position);
+        for (frame, position, bytes) in self.pending.drain(..) {
+            let Frame { partition, offset, .. } = frame;
+            let base = self.header.base(partition).ok_or(FormatFault::Value { field: "partition" })?;
+            let kind = match frame.body {
+                FrameBody::Record { .. } if self.found.runs.next(partition) == Some(offset) => RunKind::Own,
+                FrameBody::Copy { .. } if offset < base.offset => RunKind::Copied,
+                FrameBody::Record { .. } | FrameBody::Copy { .. } => {
+                    return Err(FormatFault::Value { field: "offset" });
                 }
                 FrameBody::Floor => {
-                    let floor = &mut self.found.floors[partition];
-                    *floor = frame.offset.max(*floor);
+                    let floor = &mut self.found.floors[usize::from(partition.0)];
+                    *floor = offset.max(*floor);
+                    continue;
                 }
-            }
+            };
+            self.found.runs.push(PlacedRecord { partition, kind, offset, position, bytes });
         }
         self.found.batch = self.found.batch.wrapping_add(1);
         Ok(())
     }
 }
 
-/// Whether a frame of a later batch than the unfinished one begins anywhere behind `position`.
-fn is_followed(file: &File, scanner: &Scanner<'_>, position: u64) -> io::Result<bool> {
+/// Looks for a frame of a later batch than the unfinished one anywhere behind `position`; answers whether one of them
+/// was written after a sync.
+fn what_follows(
+    disk: &dyn Disk,
+    file: &File,
+    scanner: &Scanner<'_>,
+    position: u64,
+) -> io::Result<Option<Before>> {
     let mut rest = Vec::new();
-    FileAt { file, position }.read_to_end(&mut rest)?;
-    let unfinished = scanner.found.batch.wrapping_add(1);
+    FileAt { disk, file, position }.read_to_end(&mut rest)?;
+    let unfinished = scanner.found.batch.saturating_add(1);
+    let batches = u32::try_from(rest.len() / BATCH_BYTES_MIN).unwrap_or(u32::MAX);
+    let later = unfinished.saturating_add(1)..unfinished.saturating_add(batches).saturating_add(1);
+    let mut follows = None;
     for begin in 1..rest.len() {
         let bytes = &rest[begin..];
-        // The kind is looked at first because checksums of arbitrary lengths are dear.
-        let plausible = bytes.get(FRAME_PREFIX).is_some_and(|kind| matches!(kind & 0x7f, 1 | 2));
-        if plausible
-            && let Ok((frame, _, _)) = decode_frame(bytes, scanner.header.salt)
-            && frame.batch > unfinished
+        if is_plausible(bytes, scanner.header, later.clone())
+            && let Ok(placed) = decode_frame(bytes, scanner.header)
         {
-            return Ok(true);
+            if placed.before == Before::Synced {
+                return Ok(Some(Before::Synced));
+            }
+            follows = Some(Before::Unsynced);
         }
     }
-    Ok(false)
-}
-
-/// Reads a file from a position without moving its cursor, which others share.
-struct FileAt<'a> {
-    file: &'a File,
-    position: u64,
-}
-
-impl Read for FileAt<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.position)?;
-        self.position += read as u64;
-        Ok(read)
-    }
+    Ok(follows)
 }

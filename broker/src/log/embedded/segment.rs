@@ -1,73 +1,133 @@
 //! One file of the log, shared by all partitions. Only the last one is written; the others are sealed and have an
 //! index file that tells where each partition's records are.
 
+mod read;
+
+pub(super) use read::Positions;
+
 use super::OpenLogError;
 use super::directory::{sync_directory, write_whole};
-use super::disk::Disk;
-use super::format::{
-    Base, FRAME_PREFIX, FormatFault, FrameBody, IndexHeader, SegmentHeader, body_length, decode_frame,
-    encode_index,
-};
-use crate::log::{READ_BYTES_MAX, READ_RECORDS_MAX, StoredRecord};
+use super::disk::{Disk, FileAt};
+use super::format::{Base, FormatFault, IndexHeader, IndexRun, Run, RunKind, SegmentHeader, encode_index};
+use super::metrics::EmbeddedMetrics;
+use super::segments::live_part;
 use parking_lot::RwLock;
 use std::fs::{File, OpenOptions};
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidemill_core::partition::{Offset, Partition};
-
-/// Most bytes of one cold read from the file. A larger record is read whole.
-const WINDOW_BYTES: u32 = 256 << 10;
-/// What is read behind the beginning of the last record of a window, in the hope that it is not longer.
-const WINDOW_SLACK: u32 = 4 << 10;
-/// Windows that one read goes through at most, so that it does not take the disk for long.
-const WINDOWS_MAX: usize = 8;
 
 /// One segment.
 pub(super) struct Segment {
     pub(super) header: SegmentHeader,
     pub(super) path: PathBuf,
     file: File,
+    disk: Arc<dyn Disk>,
     written: RwLock<Written>,
 }
 
 /// What of the segment is committed.
 struct Written {
     bytes: u64,
-    /// Positions of the records of each partition, until they are in the index file.
-    positions: Option<Vec<Vec<u32>>>,
+    /// Records and bytes of each partition that were appended here.
+    own: Vec<Share>,
+    /// Where the records are, until that is in the index file.
+    runs: Option<Runs>,
+}
+
+/// Records of one partition and the bytes of their frames.
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    count: u64,
+    bytes: u64,
+}
+
+/// Where the records of a segment are that is written, or was just scanned.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Runs {
+    /// Of each partition, also those without a record.
+    own: Vec<Run>,
+    /// In the order of the file.
+    copied: Vec<Run>,
+}
+
+/// Where one record was put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PlacedRecord {
+    pub(super) partition: Partition,
+    pub(super) kind: RunKind,
+    pub(super) offset: Offset,
+    pub(super) position: u32,
+    /// Of the whole frame.
+    pub(super) bytes: u64,
+}
+
+impl Runs {
+    /// Of a segment without a record.
+    pub(super) fn new(header: &SegmentHeader) -> Self {
+        let own = (0..).map(Partition).zip(&header.bases).map(|(partition, base)| Run {
+            partition,
+            kind: RunKind::Own,
+            first: base.offset,
+            bytes: 0,
+            positions: Vec::new(),
+        });
+        Self { own: own.collect(), copied: Vec::new() }
+    }
+
+    /// The offset of the partition's next own record.
+    pub(super) fn next(&self, partition: Partition) -> Option<Offset> {
+        self.own.get(usize::from(partition.0)).map(|run| run.first + run.positions.len() as u64)
+    }
+
+    /// Notes a record, of a partition that the segment has.
+    pub(super) fn push(&mut self, record: PlacedRecord) {
+        let PlacedRecord { partition, kind, offset, position, bytes } = record;
+        let run = match kind {
+            RunKind::Own => &mut self.own[usize::from(partition.0)],
+            RunKind::Copied => {
+                let last = self.copied.iter().rposition(|run| run.partition == partition);
+                let continued = last.filter(|last| {
+                    let run = &self.copied[*last];
+                    run.first + run.positions.len() as u64 == offset
+                });
+                let index = continued.unwrap_or_else(|| {
+                    self.copied.push(Run { partition, kind, first: offset, bytes: 0, positions: Vec::new() });
+                    self.copied.len() - 1
+                });
+                &mut self.copied[index]
+            }
+        };
+        run.bytes += bytes;
+        run.positions.push(position);
+    }
+
+    /// All runs, also those without a record.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Run> {
+        self.own.iter().chain(&self.copied)
+    }
+
+    fn shares(&self) -> Vec<Share> {
+        self.own.iter().map(|run| Share { count: run.positions.len() as u64, bytes: run.bytes }).collect()
+    }
 }
 
 /// A segment could not give what it must have.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SegmentFault {
-    #[error("segment {}: {fault}", path.display())]
-    Damaged { path: PathBuf, fault: FormatFault },
-    #[error("segment {}", path.display())]
+    #[error("segment {}, position {position}: {fault}", path.display())]
+    Damaged { path: PathBuf, position: u64, fault: FormatFault },
+    #[error("index {}: {fault}", path.display())]
+    Index { path: PathBuf, fault: FormatFault },
+    #[error("segment {} does not have offset {offset} of partition {partition}", path.display())]
+    Missing { path: PathBuf, partition: u16, offset: Offset },
+    #[error("{}", path.display())]
     Io {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-}
-
-/// Where records of one partition are, from a given one on.
-#[derive(Clone)]
-pub(super) struct Positions {
-    /// Offset of the first.
-    pub(super) first: Offset,
-    pub(super) list: Arc<[u32]>,
-    pub(super) extent: Extent,
-}
-
-/// Which records [`Positions`] are of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
-    /// All of the partition in a segment that gets no more.
-    Whole,
-    /// Some of a segment that is still written.
-    Part,
 }
 
 pub(super) fn segment_path(directory: &Path, number: u64) -> PathBuf {
@@ -81,7 +141,12 @@ pub(super) fn index_path(segment: &Path) -> PathBuf {
 impl Segment {
     /// Creates an empty segment: durable with its header before it gets its name, and the name durable before it is
     /// used.
-    pub(super) fn create(directory: &Path, header: SegmentHeader, disk: &dyn Disk) -> io::Result<Self> {
+    pub(super) fn create(
+        directory: &Path,
+        header: SegmentHeader,
+        disk: &Arc<dyn Disk>,
+        metrics: &EmbeddedMetrics,
+    ) -> io::Result<Self> {
         let path = segment_path(directory, header.number);
         let unfinished = path.with_extension("new");
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&unfinished)?;
@@ -90,32 +155,36 @@ impl Segment {
         disk.sync(&file)?;
         std::fs::rename(&unfinished, &path)?;
         sync_directory(directory)?;
-        let positions = Some(vec![Vec::new(); header.bases.len()]);
-        let written = RwLock::new(Written { bytes: bytes.len() as u64, positions });
-        Ok(Self { header, path, file, written })
+        metrics.written_bytes.inc_by(bytes.len() as u64);
+        let runs = Runs::new(&header);
+        let written = Written { bytes: bytes.len() as u64, own: runs.shares(), runs: Some(runs) };
+        Ok(Self { header, path, file, disk: Arc::clone(disk), written: RwLock::new(written) })
     }
 
-    /// Opens a segment that is there. Its records are not looked at; see [`Segment::restore`].
-    pub(super) fn open(directory: &Path, number: u64, partitions: usize) -> Result<Self, OpenLogError> {
+    /// Opens a segment that is there, for reading and writing. Its records are not looked at; see [`Segment::restore`].
+    pub(super) fn open(
+        directory: &Path,
+        number: u64,
+        partitions: usize,
+        disk: &Arc<dyn Disk>,
+    ) -> Result<Self, OpenLogError> {
         let path = segment_path(directory, number);
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .open(&path)
             .map_err(|source| OpenLogError::Io { path: path.clone(), source })?;
-        let mut bytes = vec![0; SegmentHeader::length(partitions)];
-        let length = file.metadata().map(|metadata| metadata.len());
-        let length = length
-            .and_then(|length| file.read_exact_at(&mut bytes, 0).map(|()| length))
-            .map_err(|source| OpenLogError::Io { path: path.clone(), source })?;
-        let header = SegmentHeader::decode(&bytes)
+        let io = |source| OpenLogError::Io { path: path.clone(), source };
+        let bytes = file.metadata().map_err(io)?.len();
+        let header = read_header(&**disk, &file, partitions).map_err(io)?;
+        let header = header
             .map_err(|fault| OpenLogError::Damaged { path: path.clone(), reason: fault.to_string() })?;
         if header.number != number || header.bases.len() != partitions {
             let reason = "it is another segment than its name says".to_owned();
             return Err(OpenLogError::Damaged { path, reason });
         }
-        let written = RwLock::new(Written { bytes: length, positions: None });
-        Ok(Self { header, path, file, written })
+        let written = Written { bytes, own: vec![Share::default(); partitions], runs: None };
+        Ok(Self { header, path, file, disk: Arc::clone(disk), written: RwLock::new(written) })
     }
 
     /// Length of the committed part.
@@ -124,7 +193,7 @@ impl Segment {
     }
 
     pub(super) fn base(&self, partition: Partition) -> Base {
-        *self.header.bases.get(usize::from(partition.0)).expect("every segment knows every partition")
+        self.header.base(partition).expect("every segment knows every partition")
     }
 
     pub(super) fn file(&self) -> &File {
@@ -132,163 +201,82 @@ impl Segment {
     }
 
     /// Takes what a scan found in the file.
-    pub(super) fn restore(&self, bytes: u64, positions: Vec<Vec<u32>>) {
-        *self.written.write() = Written { bytes, positions: Some(positions) };
+    pub(super) fn restore(&self, bytes: u64, runs: Runs) {
+        *self.written.write() = Written { bytes, own: runs.shares(), runs: Some(runs) };
     }
 
     /// Makes records readable that were committed up to `bytes`.
-    pub(super) fn publish(&self, bytes: u64, records: impl Iterator<Item = (Partition, u32)>) {
+    pub(super) fn publish(&self, bytes: u64, records: impl Iterator<Item = PlacedRecord>) {
         let mut written = self.written.write();
-        written.bytes = bytes;
-        let positions = written.positions.as_mut().expect("only the last segment is written");
-        for (partition, position) in records {
-            positions[usize::from(partition.0)].push(position);
+        let Written { bytes: end, own, runs } = &mut *written;
+        *end = bytes;
+        let runs = runs.as_mut().expect("only the last segment is written");
+        for record in records {
+            if record.kind == RunKind::Own {
+                let share = &mut own[usize::from(record.partition.0)];
+                share.count += 1;
+                share.bytes += record.bytes;
+            }
+            runs.push(record);
         }
     }
 
     /// Writes the index file. The segment is not written again.
-    pub(super) fn seal(&self) -> io::Result<()> {
+    pub(super) fn seal(&self, metrics: &EmbeddedMetrics) -> io::Result<()> {
         let bytes = {
             let written = self.written.read();
-            let Some(positions) = &written.positions else { return Ok(()) };
-            encode_index(self.header.number, written.bytes, positions)
+            let Some(runs) = &written.runs else { return Ok(()) };
+            let all: Vec<_> = runs.iter().collect();
+            encode_index(self.header.number, written.bytes, self.header.bases.len(), &all)
         };
         write_whole(&index_path(&self.path), &bytes)?;
-        self.written.write().positions = None;
+        metrics.written_bytes.inc_by(bytes.len() as u64);
+        self.written.write().runs = None;
         Ok(())
     }
 
-    /// Whether the index file is there and belongs to this segment.
-    pub(super) fn has_index(&self) -> bool {
-        let header = File::open(index_path(&self.path)).ok().and_then(|file| self.index_header(&file).ok());
-        header.is_some()
+    /// Takes what the front of the index file says, if the file is there and belongs to this segment. Answers the
+    /// copied runs.
+    pub(super) fn adopt_index(&self) -> Option<Vec<IndexRun>> {
+        let index = File::open(index_path(&self.path)).ok()?;
+        let header = self.index_header(&index).ok()?;
+        let mut written = self.written.write();
+        let (own, copied): (Vec<_>, _) = header.runs.into_iter().partition(|run| run.kind == RunKind::Own);
+        for run in own {
+            let share = &mut written.own[usize::from(run.partition.0)];
+            *share = Share { count: run.count.into(), bytes: run.bytes };
+        }
+        Some(copied)
     }
 
+    /// Reads the front of the index.
     fn index_header(&self, index: &File) -> Result<IndexHeader, SegmentFault> {
         let path = index_path(&self.path);
-        let mut bytes = vec![0; IndexHeader::length(self.header.bases.len())];
-        index
-            .read_exact_at(&mut bytes, 0)
+        let header = read_index_header(&*self.disk, index, &self.header)
             .map_err(|source| SegmentFault::Io { path: path.clone(), source })?;
-        let damaged = |fault| SegmentFault::Damaged { path: path.clone(), fault };
-        let header = IndexHeader::decode(&bytes).map_err(damaged)?;
-        if (header.number, header.segment_bytes) != (self.header.number, self.bytes()) {
-            return Err(damaged(FormatFault::Value { field: "segment" }));
-        }
-        Ok(header)
-    }
-
-    /// Where the records of `partition` are, from offset `from` or an earlier one on.
-    pub(super) fn positions(&self, partition: Partition, from: Offset) -> Result<Positions, SegmentFault> {
-        let first = self.base(partition).offset;
-        if let Some(positions) = &self.written.read().positions {
-            let positions = &positions[usize::from(partition.0)];
-            let skipped = usize::try_from(from.saturating_sub(first)).unwrap_or(usize::MAX);
-            let rest = positions.get(skipped..).unwrap_or_default();
-            let list = &rest[..rest.len().min(READ_RECORDS_MAX)];
-            return Ok(Positions { first: from, list: list.into(), extent: Extent::Part });
-        }
-        let path = index_path(&self.path);
-        let io = |source| SegmentFault::Io { path: path.clone(), source };
-        let damaged = |fault| SegmentFault::Damaged { path: path.clone(), fault };
-        let index = File::open(&path).map_err(io)?;
-        let header = self.index_header(&index)?;
-        let list = header.list(partition).map_err(damaged)?;
-        let begin = IndexHeader::length(self.header.bases.len()) as u64 + u64::from(list.begin);
-        let mut bytes = vec![0; list.length as usize];
-        index.read_exact_at(&mut bytes, begin).map_err(io)?;
-        let list = list.decode(&bytes).map_err(damaged)?.into();
-        Ok(Positions { first, list, extent: Extent::Whole })
-    }
-
-    /// Reads records of `partition` at `positions`, the first of which has offset `from`. Stops at the bounds of one
-    /// event and in front of damage; answers at least one record if there is a position.
-    pub(super) fn read(
-        &self,
-        partition: Partition,
-        from: Offset,
-        positions: &[u32],
-    ) -> Result<Vec<StoredRecord>, SegmentFault> {
-        let mut records = Vec::new();
-        let mut bytes = 0;
-        for _ in 0..WINDOWS_MAX {
-            let done = records.len();
-            let rest = &positions[done..positions.len().min(READ_RECORDS_MAX)];
-            if rest.is_empty() || bytes >= READ_BYTES_MAX {
-                break;
-            }
-            let begin = rest[0];
-            let window = match self.read_window(rest) {
-                Ok(window) => window,
-                Err(fault) if records.is_empty() => return Err(fault),
-                Err(_) => break,
-            };
-            for (offset, position) in (from + done as u64..).zip(rest) {
-                let Some(frame) = window.get((position - begin) as usize..) else { break };
-                let cut = body_length(frame).is_ok_and(|length| length + FRAME_PREFIX > frame.len());
-                if cut || frame.len() < FRAME_PREFIX || bytes >= READ_BYTES_MAX {
-                    break;
-                }
-                let record = match self.decode_record(frame, partition, offset) {
-                    Ok(record) => record,
-                    Err(fault) if records.is_empty() => return Err(fault),
-                    Err(_) => return Ok(records),
-                };
-                bytes += record.bytes.len();
-                records.push(record);
-            }
-            debug_assert!(records.len() > done, "a window holds its first record whole");
-        }
-        Ok(records)
-    }
-
-    /// The bytes from the first position on: all records that begin within a window, the first one whole.
-    fn read_window(&self, positions: &[u32]) -> Result<Vec<u8>, SegmentFault> {
-        let begin = positions[0];
-        let within = positions.partition_point(|position| position - begin < WINDOW_BYTES);
-        let wanted = u64::from(positions[within - 1] - begin) + u64::from(WINDOW_SLACK);
-        let left = self.bytes().saturating_sub(begin.into());
-        let window = self.read_at(begin, wanted.min(left))?;
-        let first = body_length(&window).map_err(|fault| self.damaged(fault))? + FRAME_PREFIX;
-        if first <= window.len() {
-            return Ok(window);
-        }
-        if first as u64 > left {
-            return Err(self.damaged(FormatFault::Short));
-        }
-        self.read_at(begin, first as u64)
-    }
-
-    fn read_at(&self, begin: u32, length: u64) -> Result<Vec<u8>, SegmentFault> {
-        let length = usize::try_from(length).map_err(|_| self.damaged(FormatFault::Short))?;
-        let mut bytes = vec![0; length];
-        self.file
-            .read_exact_at(&mut bytes, begin.into())
-            .map_err(|source| SegmentFault::Io { path: self.path.clone(), source })?;
-        Ok(bytes)
-    }
-
-    fn decode_record(
-        &self,
-        bytes: &[u8],
-        partition: Partition,
-        offset: Offset,
-    ) -> Result<StoredRecord, SegmentFault> {
-        let (frame, _, _) = decode_frame(bytes, self.header.salt).map_err(|fault| self.damaged(fault))?;
-        match frame.body {
-            FrameBody::Record { append_time_ms, bytes }
-                if (frame.partition, frame.offset) == (partition, offset) =>
-            {
-                Ok(StoredRecord { offset, bytes, append_time_ms })
-            }
-            FrameBody::Record { .. } | FrameBody::Floor => {
-                Err(self.damaged(FormatFault::Value { field: "offset" }))
-            }
+        match header {
+            Ok(header) if header.segment_bytes == self.bytes() => Ok(header),
+            Ok(_) => Err(SegmentFault::Index { path, fault: FormatFault::Value { field: "segment" } }),
+            Err(fault) => Err(SegmentFault::Index { path, fault }),
         }
     }
 
-    fn damaged(&self, fault: FormatFault) -> SegmentFault {
-        SegmentFault::Damaged { path: self.path.clone(), fault }
+    /// Bytes of the own records at or above `floors`.
+    pub(super) fn own_live_bytes(&self, floors: &[Offset]) -> u64 {
+        let written = self.written.read();
+        let own = written.own.iter().zip(&self.header.bases).zip(floors);
+        own.map(|((share, base), floor)| live_part(share.bytes, base.offset, share.count, *floor)).sum()
+    }
+
+    /// Offset behind the last own record of `partition`.
+    pub(super) fn own_end(&self, partition: Partition) -> Offset {
+        let count = self.written.read().own.get(usize::from(partition.0)).map_or(0, |share| share.count);
+        self.base(partition).offset + count
+    }
+
+    /// The fault that it does not have a record that it must have.
+    pub(super) fn without(&self, partition: Partition, offset: Offset) -> SegmentFault {
+        SegmentFault::Missing { path: self.path.clone(), partition: partition.0, offset }
     }
 
     /// Removes the files. Whoever reads the segment now reads on.
@@ -297,6 +285,40 @@ impl Segment {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             Ok(()) | Err(_) => {}
         }
-        std::fs::remove_file(&self.path)
+        std::fs::remove_file(&self.path)?;
+        // Segments go one after the other, also when the power fails: a hole would be taken for damage.
+        self.path.parent().map_or(Ok(()), sync_directory)
     }
+}
+
+/// Reads the header of the segment in `file`; the inner error if it is not one.
+pub(super) fn read_header(
+    disk: &dyn Disk,
+    file: &File,
+    partitions: usize,
+) -> io::Result<Result<SegmentHeader, FormatFault>> {
+    let mut bytes = Vec::new();
+    let length = SegmentHeader::length_max(partitions) as u64;
+    FileAt { disk, file, position: 0 }.take(length).read_to_end(&mut bytes)?;
+    Ok(SegmentHeader::decode(&bytes))
+}
+
+/// Reads the front of the index in `file`, of the segment that begins with `segment`; the inner error if it is not one.
+pub(super) fn read_index_header(
+    disk: &dyn Disk,
+    file: &File,
+    segment: &SegmentHeader,
+) -> io::Result<Result<IndexHeader, FormatFault>> {
+    let available = file.metadata()?.len();
+    let mut bytes = Vec::new();
+    let mut reader = FileAt { disk, file, position: 0 };
+    reader.by_ref().take(IndexHeader::FRONT as u64).read_to_end(&mut bytes)?;
+    let length = match IndexHeader::length(&bytes) {
+        Ok(length) if length <= available => length,
+        Ok(_) => return Ok(Err(FormatFault::Short)),
+        Err(fault) => return Ok(Err(fault)),
+    };
+    reader.take(length.saturating_sub(bytes.len() as u64)).read_to_end(&mut bytes)?;
+    bytes.truncate(usize::try_from(length).unwrap_or(usize::MAX));
+    Ok(IndexHeader::decode(&bytes, segment))
 }

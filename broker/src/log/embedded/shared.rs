@@ -2,7 +2,8 @@
 
 use super::disk::Disk;
 use super::health::Health;
-use super::segment::Segment;
+use super::metrics::EmbeddedMetrics;
+use super::segments::Segments;
 use super::tail::Tail;
 use crate::log::ReadError;
 use crate::log::intake::Intake;
@@ -20,10 +21,19 @@ pub(super) struct Shared {
     pub(super) intake: Intake,
     /// Floors that wait for the committer; bounded by their callers, who wait too.
     pub(super) trims: Mutex<Vec<TrimRequest>>,
+    /// Lost offsets to give up that wait for the committer; bounded in the same way.
+    pub(super) losses: Mutex<Vec<LossRequest>>,
     /// One of each partition.
     pub(super) tails: Vec<Tail>,
-    /// In order; the last one is written.
-    pub(super) segments: RwLock<Vec<Arc<Segment>>>,
+    pub(super) segments: RwLock<Segments>,
+    pub(super) metrics: EmbeddedMetrics,
+}
+
+/// Asks to give up everything of `partition` below `until`.
+pub(super) struct LossRequest {
+    pub(super) partition: Partition,
+    pub(super) until: Offset,
+    pub(super) reply: oneshot::Sender<Result<(), ReadError>>,
 }
 
 pub(super) struct TrimRequest {
@@ -43,12 +53,5 @@ impl Shared {
             partition: partition.0,
             reason: "there is no such partition".to_owned(),
         })
-    }
-
-    /// The segment that has the record of `partition` at `offset`, if it was not trimmed.
-    pub(super) fn segment_of(&self, partition: Partition, offset: Offset) -> Option<Arc<Segment>> {
-        let segments = self.segments.read();
-        let behind = segments.partition_point(|segment| segment.base(partition).offset <= offset);
-        segments.get(behind.checked_sub(1)?).cloned()
     }
 }

@@ -1,7 +1,10 @@
 //! The state of the embedded log: one fjall keyspace behind one committer thread, because fjall holds its lock while it
 //! syncs. Owners are fenced by a generation number of this process; other processes by the lock of the data directory.
 
+mod queue;
+
 use super::disk::Disk;
+use super::durability::{Durability, Unsynced};
 use super::health::Health;
 use super::open::OpenLogError;
 use crate::log::state::{
@@ -10,14 +13,15 @@ use crate::log::state::{
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use futures::future::BoxFuture;
-use parking_lot::{Condvar, Mutex};
+use prometheus::IntGauge;
+use queue::{Job, Queue};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tidemill_core::partition::{Partition, PartitionGroup};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 const KEYSPACE: &str = "state";
 const CACHE_BYTES: u64 = 16 << 20;
@@ -25,30 +29,13 @@ const CACHE_BYTES: u64 = 16 << 20;
 const RESERVED_BYTES: u64 = 16 << 20;
 const FULL_PAUSE: Duration = Duration::from_secs(1);
 
-enum Job {
-    Open {
-        group: PartitionGroup,
-        partitions: Vec<Partition>,
-        reply: oneshot::Sender<Result<(u64, Vec<StateEntry>), OpenError>>,
-    },
-    Commit {
-        group: PartitionGroup,
-        generation: u64,
-        writes: Vec<StateWrite>,
-        reply: oneshot::Sender<CommitOutcome>,
-    },
-}
-
-/// The queue in front of the committer. Bounded by its callers: each waits for its one job.
-struct Queue {
-    jobs: Mutex<Jobs>,
-    arrived: Condvar,
-    ended: watch::Sender<bool>,
-}
-
-struct Jobs {
-    waiting: VecDeque<Job>,
-    closed: bool,
+/// What the store has from the log beside it.
+pub(super) struct StateParts {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) health: Arc<Health>,
+    /// 1 while the store waits for space.
+    pub(super) waits_for_space: IntGauge,
+    pub(super) durability: Durability,
 }
 
 /// The handle of the state.
@@ -59,11 +46,7 @@ pub(super) struct StateStore {
 
 impl StateStore {
     /// Opens the store in `directory`, which this process has locked.
-    pub(super) fn open(
-        directory: PathBuf,
-        disk: Arc<dyn Disk>,
-        health: Arc<Health>,
-    ) -> Result<Self, OpenLogError> {
+    pub(super) fn open(directory: PathBuf, parts: StateParts) -> Result<Self, OpenLogError> {
         let failed =
             |error: fjall::Error| OpenLogError::State { path: directory.clone(), reason: error.to_string() };
         let database = Database::builder(&directory)
@@ -73,18 +56,14 @@ impl StateStore {
             .open()
             .map_err(failed)?;
         let keyspace = database.keyspace(KEYSPACE, KeyspaceCreateOptions::default).map_err(failed)?;
-        let queue = Arc::new(Queue {
-            jobs: Mutex::new(Jobs { waiting: VecDeque::new(), closed: false }),
-            arrived: Condvar::new(),
-            ended: watch::Sender::new(false),
-        });
+        let queue = Arc::new(Queue::new());
         let committer = Committer {
             queue: Arc::clone(&queue),
             database,
             keyspace,
             directory: directory.clone(),
-            disk,
-            health,
+            unsynced: Unsynced::new(parts.durability),
+            parts,
             generations: BTreeMap::new(),
         };
         let committer = std::thread::Builder::new()
@@ -110,6 +89,13 @@ impl StateStore {
         })
     }
 
+    /// Completes when everything that was committed before the call is synced; an error means that it never will be.
+    pub(super) fn sync(&self) -> oneshot::Receiver<()> {
+        let (reply, replied) = oneshot::channel();
+        self.queue.push(Job::Sync { reply });
+        replied
+    }
+
     /// Commits what waits, then closes the store.
     pub(super) fn close(&self) -> BoxFuture<'static, ()> {
         self.queue.close();
@@ -128,39 +114,6 @@ impl Drop for StateStore {
             // A panic was reported through `failed`.
             let _ = committer.join();
         }
-    }
-}
-
-impl Queue {
-    fn push(&self, job: Job) {
-        let mut jobs = self.jobs.lock();
-        // A job that is dropped answers by its closed channel.
-        if !jobs.closed {
-            jobs.waiting.push_back(job);
-            self.arrived.notify_one();
-        }
-    }
-
-    fn close(&self) {
-        self.jobs.lock().closed = true;
-        self.arrived.notify_one();
-    }
-
-    /// Waits for jobs; none means that the queue is closed and empty.
-    fn take(&self) -> VecDeque<Job> {
-        let mut jobs = self.jobs.lock();
-        while jobs.waiting.is_empty() && !jobs.closed {
-            self.arrived.wait(&mut jobs);
-        }
-        std::mem::take(&mut jobs.waiting)
-    }
-
-    /// Waits until closed or the time is over; answers whether it is closed.
-    fn pause(&self, time: Duration) -> bool {
-        let deadline = std::time::Instant::now() + time;
-        let mut jobs = self.jobs.lock();
-        while !jobs.closed && !self.arrived.wait_until(&mut jobs, deadline).timed_out() {}
-        jobs.closed
     }
 }
 
@@ -187,8 +140,8 @@ struct Committer {
     database: Database,
     keyspace: Keyspace,
     directory: PathBuf,
-    disk: Arc<dyn Disk>,
-    health: Arc<Health>,
+    parts: StateParts,
+    unsynced: Unsynced,
     /// The newest owner of each group.
     generations: BTreeMap<PartitionGroup, u64>,
 }
@@ -203,16 +156,16 @@ struct Gathered {
 
 impl Committer {
     fn run(mut self) {
-        let health = Arc::clone(&self.health);
+        let health = Arc::clone(&self.parts.health);
         let _guard = health.guard("tidemill-state");
         let queue = Arc::clone(&self.queue);
-        loop {
-            let jobs = queue.take();
-            if jobs.is_empty() {
-                break;
-            }
+        while let Some(jobs) = queue.take(self.unsynced.due()) {
             self.work(jobs);
+            if self.unsynced.due().is_some_and(|due| due <= Instant::now()) {
+                self.sync();
+            }
         }
+        self.sync();
         // The database is closed before anyone is told.
         drop(self);
         queue.ended.send_replace(true);
@@ -237,6 +190,13 @@ impl Committer {
                             gathered.writes.insert(stored_key(partition, &key), value);
                         }
                         gathered.replies.push(reply);
+                    }
+                }
+                Job::Sync { reply } => {
+                    self.commit(std::mem::take(&mut gathered));
+                    // Without an answer it was not.
+                    if self.sync() {
+                        let _ = reply.send(());
                     }
                 }
                 Job::Open { group, partitions, reply } => {
@@ -269,11 +229,14 @@ impl Committer {
         }
     }
 
-    fn store(&self, writes: BTreeMap<Vec<u8>, Option<Bytes>>) -> bool {
-        if self.health.has_failed() {
+    fn store(&mut self, writes: BTreeMap<Vec<u8>, Option<Bytes>>) -> bool {
+        if self.parts.health.has_failed() {
             return false;
         }
-        let mut batch = self.database.batch().durability(Some(PersistMode::SyncAll));
+        // At least the system has it, so that a killed broker loses nothing.
+        let is_synced = self.unsynced.durability() == Durability::Fsync;
+        let mode = if is_synced { PersistMode::SyncAll } else { PersistMode::Buffer };
+        let mut batch = self.database.batch().durability(Some(mode));
         for (key, value) in writes {
             match value {
                 Some(value) => batch.insert(&self.keyspace, key, value.as_ref()),
@@ -281,27 +244,58 @@ impl Committer {
             }
         }
         match batch.commit() {
-            Ok(()) => true,
+            Ok(()) => {
+                if !is_synced {
+                    self.unsynced.note_write(Instant::now());
+                }
+                true
+            }
             Err(error) => {
-                self.health.fail(format!("commit of the state in {}: {error}", self.directory.display()));
+                self.fail("commit", &error);
                 false
             }
         }
     }
 
+    /// Syncs what was committed, if something was; answers whether it is on the disk.
+    fn sync(&mut self) -> bool {
+        if self.unsynced.is_empty() {
+            return !self.parts.health.has_failed();
+        }
+        if self.parts.health.has_failed() {
+            return false;
+        }
+        let synced = self.database.persist(PersistMode::SyncAll);
+        match synced {
+            Ok(()) => self.unsynced.note_sync(),
+            Err(error) => {
+                self.fail("sync", &error);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn fail(&self, what: &str, error: &fjall::Error) {
+        self.parts.health.fail(format!("{what} of the state in {}: {error}", self.directory.display()));
+    }
+
     /// Waits while the disk is full; false if the store is closed meanwhile.
     fn wait_for_space(&self) -> bool {
         let mut full = false;
-        while is_below(&*self.disk, &self.directory, RESERVED_BYTES) {
+        while is_below(&*self.parts.disk, &self.directory, RESERVED_BYTES) {
             if !full {
                 tracing::error!(directory = %self.directory.display(), "disk is full; the state waits");
+                self.parts.waits_for_space.set(1);
             }
             full = true;
             if self.queue.pause(FULL_PAUSE) {
+                self.parts.waits_for_space.set(0);
                 return false;
             }
         }
         if full {
+            self.parts.waits_for_space.set(0);
             tracing::info!(directory = %self.directory.display(), "disk has space again");
         }
         true

@@ -80,6 +80,17 @@ impl Tail {
         }
     }
 
+    /// Gives up the offsets below `until`, which is above the end.
+    pub(super) fn skip(&self, until: Offset) {
+        let mut recent = self.recent.lock();
+        // What is in memory has no gap.
+        recent.records.clear();
+        recent.bytes = 0;
+        recent.bounds.end = until;
+        drop(recent);
+        self.end.send_replace(until);
+    }
+
     pub(super) fn read(&self, position: Offset) -> TailRead {
         let recent = self.recent.lock();
         let Bounds { start, end } = recent.bounds;

@@ -34,12 +34,12 @@ async fn a_log_cut_at_any_byte_of_its_last_batch_has_exactly_the_batches_before(
 /// Ends of the batches of a segment, read frame by frame.
 fn batch_ends(segment: &[u8]) -> Vec<u64> {
     let header = format::SegmentHeader::decode(segment).unwrap();
-    let mut at = format::SegmentHeader::length(3);
+    let mut at = header.length();
     let mut ends = Vec::new();
     while at < segment.len() {
-        let (_, place, length) = format::decode_frame(&segment[at..], header.salt).unwrap();
-        at += length;
-        if place == format::Place::LastOfBatch {
+        let placed = format::decode_frame(&segment[at..], &header).unwrap();
+        at += placed.length;
+        if placed.place == format::Place::LastOfBatch {
             ends.push(at as u64);
         }
     }
@@ -86,7 +86,7 @@ fn damage_in_front_of_later_batches_is_not_taken_for_a_torn_batch() {
     drop(log);
     let path = scene.segment(1);
     let mut bytes = std::fs::read(&path).unwrap();
-    let first = format::SegmentHeader::length(3);
+    let first = format::SegmentHeader::length_max(3);
     bytes[first + 20] ^= 1;
     std::fs::write(&path, &bytes).unwrap();
 
@@ -168,7 +168,7 @@ async fn records_whose_state_is_gone_are_refused() {
     std::fs::copy(scene.segment(1), copy.path().join("log/00000000000000000001.segment")).unwrap();
     let directory = DataDirectory::lock(copy.path()).unwrap();
 
-    let refused = EmbeddedLog::open(&directory, partitioning());
+    let refused = EmbeddedLog::open(&directory, partitioning(), Durability::Fsync);
 
     let error = refused.err().expect("nobody would know who needs the records").to_string();
     assert!(error.contains("state is damaged"), "{error}");
@@ -180,7 +180,9 @@ fn another_partitioning_is_refused_in_plain_words() {
     drop(scene.open());
     let directory = DataDirectory::lock(&scene.data()).unwrap();
 
-    let refused = EmbeddedLog::open(&directory, Partitioning::new(4, 2).unwrap()).map(|_| ()).unwrap_err();
+    let refused = EmbeddedLog::open(&directory, Partitioning::new(4, 2).unwrap(), Durability::Fsync)
+        .map(|_| ())
+        .unwrap_err();
 
     let expected = format!(
         "data directory {} was created with 3 partitions in 2 groups, which cannot change; the configuration asks \

@@ -2,6 +2,7 @@
 
 use super::MemoryLog;
 use parking_lot::{Condvar, Mutex};
+use tidemill_core::partition::{Offset, Partition};
 
 /// A commit of the state whose outcome the writer is not told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +115,12 @@ impl MemoryLog {
     /// Ends [`MemoryLog::make_unreadable`].
     pub fn make_readable(&self) {
         self.inner.faults.switch(|switches| switches.unreadable = false);
+    }
+
+    /// The power fails: records of `partition` from `from` on are lost although they were acknowledged, and the state is
+    /// not. From now on the log gives up what it has lost.
+    pub fn lose_from(&self, partition: Partition, from: Offset) {
+        self.inner.store.lose(partition, from);
     }
 
     /// The next commit of the state through this broker answers `Unknown`.

@@ -4,6 +4,7 @@ use crate::log::{Bounds, READ_BYTES_MAX, READ_RECORDS_MAX, ReadError, StoredReco
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning};
 use tokio::sync::watch;
@@ -21,6 +22,8 @@ pub(super) struct Store {
     partitioning: Partitioning,
     offsets: Offsets,
     partitions: Vec<Mutex<PartitionLog>>,
+    /// Whether records may be lost, as with a power cut.
+    loses: AtomicBool,
     pub(super) groups: Mutex<BTreeMap<PartitionGroup, GroupState>>,
 }
 
@@ -52,6 +55,7 @@ impl Store {
             partitioning,
             offsets,
             partitions: partitioning.partitions().map(empty).collect(),
+            loses: AtomicBool::new(false),
             groups: Mutex::default(),
         }
     }
@@ -117,6 +121,25 @@ impl Store {
             records.push(record.clone());
         }
         Ok((records, end))
+    }
+
+    /// Loses everything of `partition` from `from` on.
+    pub(super) fn lose(&self, partition: Partition, from: Offset) {
+        self.loses.store(true, Ordering::Relaxed);
+        let mut log = self.partition(partition).lock();
+        log.records.split_off(&from);
+        log.end.send_replace(from);
+    }
+
+    /// See [`crate::log::Log::give_up`].
+    pub(super) fn give_up(&self, partition: Partition, until: Offset) -> Result<(), ReadError> {
+        let log = self.partition(partition).lock();
+        let (start, end) = (log.start, *log.end.borrow());
+        if until > end && !self.loses.load(Ordering::Relaxed) {
+            return Err(ReadError::OutOfRange { partition: partition.0, offset: until, start, end });
+        }
+        log.end.send_replace(until.max(end));
+        Ok(())
     }
 
     pub(super) fn trim(&self, partition: Partition, floor: Offset) -> Result<(), ReadError> {

@@ -154,15 +154,12 @@ async fn open(
             asked.map_err(|error: ReadError| LoadOutcome::Unavailable(error.to_string()))?,
         );
     }
+    let stored = aside(move || parse(entries)).await?;
+    let stored = stored.map_err(|error| LoadOutcome::Damaged(error.to_string()))?;
+    give_up_what_is_lost(parts, &stored, &mut bounds).await?;
     let refused = parts.metrics.partitions_refused.clone();
-    let built = tokio::task::spawn_blocking(move || build(entries, &bounds, lease_epoch, &refused));
-    let Built { epoch, mut partitions, wills } = match built.await {
-        Ok(built) => built.map_err(|error| LoadOutcome::Damaged(error.to_string()))?,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => return Err(LoadOutcome::Unavailable("the broker is stopping".into())),
-        },
-    };
+    let Built { epoch, mut partitions, wills } =
+        aside(move || build(stored, &bounds, lease_epoch, &refused)).await?;
     let served = partitions.values().filter(|run| !run.is_refused());
     let mut writes: Vec<StateWrite> = served
         .map(|run| StateWrite {
@@ -187,17 +184,57 @@ async fn open(
     Ok(LoadOutcome::Loaded(Box::new(LoadedGroup { epoch, writer, partitions, wills })))
 }
 
-/// Rebuilds the partitions from what is stored. The epoch is above every one that was stored.
-fn build(
-    entries: Vec<StateEntry>,
-    bounds: &BTreeMap<Partition, Bounds>,
-    lease_epoch: OwnerEpoch,
-    refused: &IntGauge,
-) -> Result<Built, FormatError> {
+/// Does `work`, which may take long, where it holds nobody up.
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, LoadOutcome> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => Ok(done),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(LoadOutcome::Unavailable("the broker is stopping".into())),
+        },
+    }
+}
+
+/// Sorts what is stored by partition.
+fn parse(entries: Vec<StateEntry>) -> Result<BTreeMap<Partition, StoredPartition>, FormatError> {
     let mut stored: BTreeMap<Partition, StoredPartition> = BTreeMap::new();
     for entry in entries {
         stored.entry(entry.partition).or_default().add(entry)?;
     }
+    Ok(stored)
+}
+
+/// Where the log ends below what the state knows, it has lost records. If it may lose what was acknowledged, its end
+/// moves, so that no offset that the state names is used again; else the partition is refused later.
+async fn give_up_what_is_lost(
+    parts: &OwnerParts,
+    stored: &BTreeMap<Partition, StoredPartition>,
+    bounds: &mut BTreeMap<Partition, Bounds>,
+) -> Result<(), LoadOutcome> {
+    for (partition, stored) in stored {
+        let Some(bounds) = bounds.get_mut(partition) else { continue };
+        let known_end = stored.known_end();
+        if known_end <= bounds.end {
+            continue;
+        }
+        match parts.log.give_up(*partition, known_end).await {
+            Ok(()) => bounds.end = known_end,
+            Err(ReadError::OutOfRange { .. }) => {}
+            Err(error @ (ReadError::Unavailable { .. } | ReadError::Damaged { .. } | ReadError::Closed)) => {
+                return Err(LoadOutcome::Unavailable(error.to_string()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Rebuilds the partitions from what is stored. The epoch is above every one that was stored.
+fn build(
+    mut stored: BTreeMap<Partition, StoredPartition>,
+    bounds: &BTreeMap<Partition, Bounds>,
+    lease_epoch: OwnerEpoch,
+    refused: &IntGauge,
+) -> Built {
     let highest = stored.values().filter_map(|partition| partition.owner.map(|owner| owner.epoch.0)).max();
     let epoch = OwnerEpoch(lease_epoch.0.max(highest.unwrap_or(0).saturating_add(1)));
     let (mut partitions, mut wills) = (BTreeMap::new(), Vec::new());
@@ -206,7 +243,7 @@ fn build(
         wills.extend(stored.take_wills());
         partitions.insert(*partition, stored.build(*partition, *bounds, epoch, refused));
     }
-    Ok(Built { epoch, partitions, wills })
+    Built { epoch, partitions, wills }
 }
 
 /// A group as it is stored.
@@ -217,6 +254,16 @@ struct Built {
 }
 
 impl StoredPartition {
+    /// One past the highest offset that anything stored names. The log has ended there or above it.
+    fn known_end(&self) -> Offset {
+        let owner = self.owner.map_or(0, |owner| owner.processed.max(owner.trim_floor));
+        let cursors = self.queues.values().filter_map(|queue| Some(queue.cursor.as_ref()?.cursor.head()));
+        let subscriptions = self.queues.values().flat_map(|queue| &queue.subscriptions);
+        let subscriptions =
+            subscriptions.map(|(_, subscription)| subscription.start.max(subscription.end.unwrap_or(0)));
+        cursors.chain(subscriptions).fold(owner, Offset::max)
+    }
+
     /// The wills; a deadline without one is what a deletion left.
     fn take_wills(&mut self) -> Vec<LeftWill> {
         let wills = std::mem::take(&mut self.wills).into_iter();

@@ -134,7 +134,7 @@ fn baseline() -> Config {
             min_in_sync_replicas: 0,
             create_topics: false,
         }),
-        embedded: config::Embedded { partitions: 0, partition_groups: 0 },
+        embedded: config::Embedded { partitions: 0, partition_groups: 0, ..config::Embedded::default() },
         peers: Some(Peers {
             address: format!("0.0.0.0:{}", ports::PEERS),
             advertised: None,

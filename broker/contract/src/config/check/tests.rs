@@ -42,6 +42,23 @@ fn an_unknown_key_is_refused_by_name_and_place() {
 }
 
 #[test]
+fn an_interval_of_syncs_is_only_taken_with_the_durability_that_has_one() {
+    for durability in ["fsync", "none"] {
+        let config = parse(&format!("embedded: {{durability: {durability}, syncIntervalMs: 5}}")).unwrap();
+        let refused = config.check();
+        assert!(
+            matches!(refused, Err(ConfigError::Conflict { key: "embedded.syncIntervalMs", .. })),
+            "{refused:?}"
+        );
+    }
+    let config = parse("embedded: {durability: interval, syncIntervalMs: 5}").unwrap();
+    assert_eq!(config.check(), Ok(()));
+    assert_eq!(parse("embedded: {durability: interval}").unwrap().check(), Ok(()));
+    assert_eq!(parse("{}").unwrap().embedded.durability, Durability::Fsync);
+    assert!(parse("embedded: {durability: always}").unwrap_err().contains("always"));
+}
+
+#[test]
 fn a_listener_beyond_loopback_needs_a_decision_about_access() {
     let listener = Listener { name: "lan".into(), protocol: Protocol::Mqtt, address: "0.0.0.0:1883".into() };
     let mut config = Config { listeners: Listeners(vec![listener]), ..Config::default() };
@@ -55,6 +72,8 @@ fn a_listener_beyond_loopback_needs_a_decision_about_access() {
 fn a_number_or_name_that_cannot_work_is_refused_by_its_key() {
     let cases = [
         ("limits: {mailboxBytes: 0}", "limits.mailboxBytes"),
+        ("embedded: {durability: interval, syncIntervalMs: 0}", "embedded.syncIntervalMs"),
+        ("embedded: {durability: interval, syncIntervalMs: 60001}", "embedded.syncIntervalMs"),
         ("limits: {mailboxMessages: 0}", "limits.mailboxMessages"),
         ("limits: {subscriptions: 0}", "limits.subscriptions"),
         ("limits: {inFlight: 0}", "limits.inFlight"),

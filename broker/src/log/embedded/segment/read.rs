@@ -1,0 +1,176 @@
+//! Reading records of one partition from a segment.
+
+use super::super::disk::FileAt;
+use super::super::format::{
+    FRAME_PREFIX, FormatFault, FrameBody, IndexRun, RunKind, body_length, decode_frame,
+};
+use super::{Segment, SegmentFault, index_path};
+use crate::log::{READ_BYTES_MAX, READ_RECORDS_MAX, StoredRecord};
+use std::fs::File;
+use std::io::Read;
+use std::sync::Arc;
+use tidemill_core::partition::{Offset, Partition};
+
+/// Most bytes of one cold read from the file. A larger record is read whole.
+const WINDOW_BYTES: u32 = 256 << 10;
+/// What is read behind the beginning of the last record of a window, in the hope that it is not longer.
+const WINDOW_SLACK: u32 = 4 << 10;
+/// Windows that one read goes through at most, so that it does not take the disk for long.
+const WINDOWS_MAX: usize = 8;
+
+/// Where records of one partition are, from a given one on.
+#[derive(Clone)]
+pub(in super::super) struct Positions {
+    /// Offset of the first.
+    pub(in super::super) first: Offset,
+    pub(in super::super) list: Arc<[u32]>,
+}
+
+impl Positions {
+    /// The positions from `offset` on, if it is among them.
+    pub(in super::super) fn from(&self, offset: Offset) -> Option<&[u32]> {
+        let skipped = usize::try_from(offset.checked_sub(self.first)?).ok()?;
+        self.list.get(skipped..).filter(|rest| !rest.is_empty())
+    }
+}
+
+impl Segment {
+    /// The copied runs: partition, first offset, records, bytes.
+    pub(in super::super) fn copied_runs(&self) -> Vec<(Partition, Offset, u64, u64)> {
+        if let Some(runs) = &self.written.read().runs {
+            let copied = runs.copied.iter();
+            return copied
+                .map(|run| (run.partition, run.first, run.positions.len() as u64, run.bytes))
+                .collect();
+        }
+        let copied = self.adopt_index().unwrap_or_default();
+        copied.iter().map(|run| (run.partition, run.first, run.count.into(), run.bytes)).collect()
+    }
+
+    /// Where the records of `partition` are from offset `from` or an earlier one on; none if it is not here as `kind`.
+    pub(in super::super) fn positions(
+        &self,
+        partition: Partition,
+        kind: RunKind,
+        from: Offset,
+    ) -> Result<Positions, SegmentFault> {
+        if let Some(runs) = &self.written.read().runs {
+            let holds = |first: Offset, count: usize| (first..first + count as u64).contains(&from);
+            let run = runs.iter().find(|run| {
+                (run.partition, run.kind) == (partition, kind) && holds(run.first, run.positions.len())
+            });
+            let rest = run.and_then(|run| run.positions.get(usize::try_from(from - run.first).ok()?..));
+            let rest = rest.unwrap_or_default();
+            return Ok(Positions { first: from, list: rest[..rest.len().min(READ_RECORDS_MAX)].into() });
+        }
+        let path = index_path(&self.path);
+        let io = |source| SegmentFault::Io { path: path.clone(), source };
+        let index = File::open(&path).map_err(io)?;
+        let header = self.index_header(&index)?;
+        let holds = |run: &IndexRun| (run.first..run.first + u64::from(run.count)).contains(&from);
+        let run =
+            header.runs.into_iter().find(|run| (run.partition, run.kind) == (partition, kind) && holds(run));
+        let Some(run) = run else { return Ok(Positions { first: from, list: Arc::default() }) };
+        let mut bytes = Vec::new();
+        let list = FileAt { disk: &*self.disk, file: &index, position: run.begin };
+        list.take(run.length.into()).read_to_end(&mut bytes).map_err(io)?;
+        let list =
+            run.positions(&bytes).map_err(|fault| SegmentFault::Index { path: path.clone(), fault })?;
+        Ok(Positions { first: run.first, list: list.into() })
+    }
+
+    /// Reads records of `partition` at `positions`, the first of which has offset `from`. Stops at the bounds of one
+    /// event and in front of damage; answers at least one record if there is a position.
+    pub(in super::super) fn read(
+        &self,
+        partition: Partition,
+        from: Offset,
+        positions: &[u32],
+    ) -> Result<Vec<StoredRecord>, SegmentFault> {
+        let mut records = Vec::new();
+        let mut bytes = 0;
+        for _ in 0..WINDOWS_MAX {
+            let done = records.len();
+            let rest = &positions[done..positions.len().min(READ_RECORDS_MAX)];
+            if rest.is_empty() || bytes >= READ_BYTES_MAX {
+                break;
+            }
+            let begin = rest[0];
+            let window = match self.read_window(rest) {
+                Ok(window) => window,
+                Err(fault) if records.is_empty() => return Err(fault),
+                Err(_) => break,
+            };
+            for (offset, position) in (from + done as u64..).zip(rest) {
+                let Some(frame) = window.get((position - begin) as usize..) else { break };
+                let cut = body_length(frame).is_ok_and(|length| length + FRAME_PREFIX > frame.len());
+                if cut || frame.len() < FRAME_PREFIX || bytes >= READ_BYTES_MAX {
+                    break;
+                }
+                let record = match self.decode_record(frame, *position, partition, offset) {
+                    Ok(record) => record,
+                    Err(fault) if records.is_empty() => return Err(fault),
+                    Err(_) => return Ok(records),
+                };
+                bytes += record.bytes.len();
+                records.push(record);
+            }
+            debug_assert!(records.len() > done, "a window holds its first record whole");
+        }
+        Ok(records)
+    }
+
+    /// The bytes from the first position on: all records that begin within a window, the first one whole.
+    fn read_window(&self, positions: &[u32]) -> Result<Vec<u8>, SegmentFault> {
+        let begin = positions[0];
+        let within = positions.partition_point(|position| position - begin < WINDOW_BYTES);
+        let wanted = u64::from(positions[within - 1] - begin) + u64::from(WINDOW_SLACK);
+        let left = self.bytes().saturating_sub(begin.into());
+        let window = self.read_at(begin, wanted.min(left))?;
+        let first = body_length(&window).map_err(|fault| self.damaged(begin, fault))? + FRAME_PREFIX;
+        if first <= window.len() {
+            return Ok(window);
+        }
+        if first as u64 > left {
+            return Err(self.damaged(begin, FormatFault::Short));
+        }
+        self.read_at(begin, first as u64)
+    }
+
+    fn read_at(&self, begin: u32, length: u64) -> Result<Vec<u8>, SegmentFault> {
+        let mut bytes = Vec::new();
+        let from = FileAt { disk: &*self.disk, file: &self.file, position: begin.into() };
+        let read = from.take(length).read_to_end(&mut bytes);
+        match read {
+            Ok(read) if read as u64 == length => Ok(bytes),
+            // The file was cut behind the broker's back.
+            Ok(_) => Err(self.damaged(begin, FormatFault::Short)),
+            Err(source) => Err(SegmentFault::Io { path: self.path.clone(), source }),
+        }
+    }
+
+    fn decode_record(
+        &self,
+        bytes: &[u8],
+        position: u32,
+        partition: Partition,
+        offset: Offset,
+    ) -> Result<StoredRecord, SegmentFault> {
+        let placed = decode_frame(bytes, &self.header).map_err(|fault| self.damaged(position, fault))?;
+        let frame = placed.frame;
+        match frame.body {
+            FrameBody::Record { append_time_ms, bytes } | FrameBody::Copy { append_time_ms, bytes }
+                if (frame.partition, frame.offset) == (partition, offset) =>
+            {
+                Ok(StoredRecord { offset, bytes, append_time_ms })
+            }
+            FrameBody::Record { .. } | FrameBody::Copy { .. } | FrameBody::Floor => {
+                Err(self.damaged(position, FormatFault::Value { field: "offset" }))
+            }
+        }
+    }
+
+    fn damaged(&self, position: u32, fault: FormatFault) -> SegmentFault {
+        SegmentFault::Damaged { path: self.path.clone(), position: position.into(), fault }
+    }
+}
