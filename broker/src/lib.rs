@@ -9,6 +9,7 @@ pub mod config_file;
 pub mod connection;
 pub mod listener;
 pub mod log;
+pub mod log_command;
 pub mod mailbox;
 pub mod metrics;
 pub mod owner;

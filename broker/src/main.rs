@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tidemill_broker::assembly;
 use tidemill_broker::config_file::{self, Environment, Overrides};
+use tidemill_broker::log_command::{self, DumpOptions, Payloads};
 use tidemill_contract::config::Config;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -33,6 +34,41 @@ enum Command {
         /// The config file.
         file: PathBuf,
     },
+    /// Look at the embedded log of a broker that does not run. Exits with 0 if it is fine, 1 if something is damaged, 2
+    /// if it cannot be looked at.
+    #[command(subcommand)]
+    Log(LogCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum LogCommand {
+    /// Read everything and say what does not fit.
+    Check {
+        /// Data directory.
+        #[arg(long, value_name = "DIR")]
+        data: PathBuf,
+    },
+    /// Print one line for each record.
+    Dump(Dump),
+}
+
+#[derive(Debug, Args)]
+struct Dump {
+    /// Data directory.
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Only records of this partition.
+    #[arg(long, value_name = "N")]
+    partition: Option<u16>,
+    /// Only records from this offset on.
+    #[arg(long, value_name = "OFFSET", default_value_t = 0)]
+    from: u64,
+    /// At most so many records.
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    /// Print payloads, too, with escapes for what is no text.
+    #[arg(long)]
+    payload: bool,
 }
 
 #[derive(Debug, Args)]
@@ -65,6 +101,7 @@ fn main() -> ExitCode {
     let command_line = CommandLine::parse();
     let outcome = match command_line.command {
         Some(Command::CheckConfig { file }) => check_config(&file),
+        Some(Command::Log(command)) => return look_at_log(command),
         Some(Command::Serve(serve)) => run(serve),
         None => run(command_line.serve),
     };
@@ -90,6 +127,28 @@ fn check_config(file: &std::path::Path) -> anyhow::Result<()> {
     config_file::load(Some(file), &Overrides::default(), &Environment::read())?;
     println!("{} is valid", file.display());
     Ok(())
+}
+
+/// Prints to standard output; what is damaged in a dump goes to standard error.
+fn look_at_log(command: LogCommand) -> ExitCode {
+    let (mut output, mut errors) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let looked = match command {
+        LogCommand::Check { data } => log_command::check(&data, &mut output),
+        LogCommand::Dump(Dump { data, partition, from, limit, payload }) => {
+            let payloads = if payload { Payloads::Shown } else { Payloads::Hidden };
+            let options = DumpOptions { partition, from, limit, payloads };
+            log_command::dump(&data, options, &mut output, &mut errors)
+        }
+    };
+    match looked {
+        Ok(log_command::Verdict::Fine) => ExitCode::SUCCESS,
+        Ok(log_command::Verdict::Damaged) => ExitCode::from(1),
+        Err(error) => {
+            drop(errors);
+            eprintln!("tidemill-broker: {:#}", anyhow::Error::from(error));
+            ExitCode::from(2)
+        }
+    }
 }
 
 fn run(serve: Serve) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// What each module of the broker may name of the broker, the upper ones first. `contract`, `codec` and `core` are crates
 /// of their own.
 const MODULES: &[(&str, &[&str])] = &[
-    ("main", &["assembly", "config_file"]),
+    ("main", &["assembly", "config_file", "log_command"]),
     (
         "assembly",
         &[
@@ -41,6 +41,7 @@ const MODULES: &[(&str, &[&str])] = &[
         ],
     ),
     ("config_file", &[]),
+    ("log_command", &["log"]),
     ("admin", &["admission", "cluster", "metrics", "router"]),
     ("sys", &["metrics", "router"]),
     ("listener", &["connection"]),

@@ -11,6 +11,7 @@ mod disk;
 mod durability;
 mod format;
 mod health;
+pub mod inspect;
 mod metrics;
 mod open;
 mod reader;
@@ -21,7 +22,7 @@ mod shared;
 mod state;
 mod tail;
 
-pub use directory::{DataDirectory, LockError};
+pub use directory::{DataDirectory, LockError, ReadLockError};
 pub use durability::Durability;
 pub use metrics::EmbeddedMetrics;
 pub use open::OpenLogError;

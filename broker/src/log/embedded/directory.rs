@@ -69,10 +69,8 @@ impl DataDirectory {
             if error != rustix::io::Errno::WOULDBLOCK {
                 return Err(unusable(error.into()));
             }
-            let mut pid = String::new();
-            // Whatever stands there is only for the message.
-            let _ = lock.read_to_string(&mut pid);
-            return Err(LockError::Held { directory: path.to_owned(), pid: pid.trim().parse().ok() });
+            let pid = read_pid(&mut lock);
+            return Err(LockError::Held { directory: path.to_owned(), pid });
         }
         write_pid(&mut lock).and_then(|()| sync_directory(path)).map_err(unusable)?;
         Ok(Self { inner: Arc::new(Locked { path: path.to_owned(), _lock: lock }) })
@@ -83,6 +81,73 @@ impl DataDirectory {
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
+}
+
+/// Keeps brokers out of a data directory while it is read. Nothing is written.
+#[derive(Debug)]
+pub(super) struct ReadLock {
+    /// None if no broker was ever started with the directory: there is nothing to lock.
+    lock: Option<File>,
+}
+
+/// A data directory cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadLockError {
+    /// A broker uses it, or was started with it meanwhile.
+    #[error(transparent)]
+    Held(LockError),
+    /// It is not there, or the system refuses it.
+    #[error("data directory {} cannot be read", directory.display())]
+    Unreadable {
+        /// The directory.
+        directory: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ReadLock {
+    /// Locks the data directory `path` against brokers.
+    pub(super) fn take(path: &Path) -> Result<Self, ReadLockError> {
+        let unreadable = |source| ReadLockError::Unreadable { directory: path.to_owned(), source };
+        std::fs::read_dir(path).map_err(unreadable)?;
+        let mut lock = match File::open(path.join(LOCK_FILE)) {
+            Ok(lock) => lock,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self { lock: None }),
+            Err(source) => return Err(unreadable(source)),
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => Ok(Self { lock: Some(lock) }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let pid = read_pid(&mut lock);
+                Err(ReadLockError::Held(LockError::Held { directory: path.to_owned(), pid }))
+            }
+            Err(error) => Err(unreadable(error.into())),
+        }
+    }
+
+    /// Makes sure that no broker was started with the directory meanwhile, where there was nothing to lock.
+    pub(super) fn is_still_alone(&self, path: &Path) -> Result<(), ReadLockError> {
+        if self.lock.is_some() {
+            return Ok(());
+        }
+        match Self::take(path)?.lock {
+            None => Ok(()),
+            Some(mut lock) => {
+                let pid = read_pid(&mut lock);
+                Err(ReadLockError::Held(LockError::Held { directory: path.to_owned(), pid }))
+            }
+        }
+    }
+}
+
+/// Who holds the lock, as it wrote it.
+fn read_pid(lock: &mut File) -> Option<u32> {
+    let mut pid = String::new();
+    // Whatever stands there is only for the message.
+    let _ = lock.read_to_string(&mut pid);
+    pid.trim().parse().ok()
 }
 
 fn write_pid(lock: &mut File) -> io::Result<()> {

@@ -3,6 +3,8 @@
 use super::fixture::{PARTITION, Plan, Scene, append, partitioning, start, texts};
 use super::*;
 use crate::log::AppendError;
+use crate::log::state::{CommitOutcome, StateWrite};
+use bytes::Bytes;
 use std::sync::mpsc;
 
 #[tokio::test]
@@ -15,6 +17,7 @@ async fn a_failed_sync_fails_the_log_for_good_and_acknowledges_nothing() {
 
     let refused = start(&*log, PARTITION, b"never").recv().unwrap();
     scene.disk.plan.lock().sync_fails = false;
+    let syncs = scene.disk.plan.lock().syncs;
     let later = start(&*log, PARTITION, b"later").recv().unwrap();
 
     assert_eq!([refused, later], [Err(AppendError::Closed), Err(AppendError::Closed)]);
@@ -22,6 +25,8 @@ async fn a_failed_sync_fails_the_log_for_good_and_acknowledges_nothing() {
     assert_eq!(reader.next().await, Err(ReadError::Closed));
     assert_eq!(log.trim(PARTITION, 1).await, Err(ReadError::Closed));
     assert_eq!(log.bounds(PARTITION).await, Err(ReadError::Closed));
+    drop((log, reader));
+    assert_eq!(scene.disk.plan.lock().syncs, syncs, "a second answer would prove nothing");
 }
 
 #[tokio::test]
@@ -34,6 +39,7 @@ async fn appends_wait_for_a_full_disk_and_nothing_of_a_partial_write_stays() {
     let waiting = start(&*log, PARTITION, b"waiting");
     until_congested(&*log).await;
     assert_eq!(waiting.try_recv(), Err(mpsc::TryRecvError::Empty));
+    assert_eq!(log.metrics().waits_for_space.get(), 1);
     let copy = tempfile::tempdir().unwrap();
     std::fs::create_dir(copy.path().join("log")).unwrap();
     std::fs::create_dir(copy.path().join("state")).unwrap();
@@ -42,6 +48,7 @@ async fn appends_wait_for_a_full_disk_and_nothing_of_a_partial_write_stays() {
 
     assert_eq!(waiting.recv().unwrap(), Ok(1));
     log.relieved().await;
+    assert_eq!(log.metrics().waits_for_space.get(), 0);
     assert_eq!(texts(&*log, PARTITION).await, ["before", "waiting"]);
     let directory = DataDirectory::lock(copy.path()).unwrap();
     let log = EmbeddedLog::open(&directory, partitioning(), Durability::Fsync).unwrap();
@@ -65,6 +72,45 @@ async fn a_full_disk_is_trimmed_and_closed_without_acknowledging() {
     log.close().await;
 
     assert_eq!(waiting.recv().unwrap(), Err(AppendError::Closed));
+}
+
+#[tokio::test]
+async fn the_state_waits_below_its_reserve_and_goes_on_when_there_is_space() {
+    let scene = Scene::new();
+    let log = scene.open();
+    let mut opened = log.state.open_group(PartitionGroup(0), vec![Partition(0)]).await.unwrap();
+    scene.disk.plan.lock().available = Some(0);
+    let write = StateWrite { partition: Partition(0), key: Bytes::from_static(b"k"), value: None };
+
+    let committing = tokio::spawn(async move { opened.writer.commit(vec![write]).await });
+    while log.metrics().state_waits_for_space.get() == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!committing.is_finished());
+    scene.disk.plan.lock().available = None;
+
+    assert_eq!(committing.await.unwrap(), CommitOutcome::Committed);
+    assert_eq!(log.metrics().state_waits_for_space.get(), 0);
+}
+
+#[tokio::test]
+async fn below_the_reserve_appends_wait_and_nothing_is_copied() {
+    let scene = Scene::with_segments_of(500);
+    let log = scene.open();
+    append(&*log, Partition(2), b"needed");
+    for _ in 0..8 {
+        append(&*log, PARTITION, &[7; 100]);
+    }
+    scene.disk.plan.lock().available = Some(Shares::of(u64::MAX).reserved_bytes - 1);
+
+    log.trim(PARTITION, 8).await.unwrap();
+    let waiting = start(&*log, PARTITION, b"waiting");
+    until_congested(&*log).await;
+
+    assert_eq!(log.metrics().copied_bytes.get(), 0);
+    assert_eq!(scene.segments()[0], scene.segment(1));
+    scene.disk.plan.lock().available = None;
+    assert_eq!(waiting.recv().unwrap(), Ok(8));
 }
 
 async fn until_congested(log: &dyn Log) {
