@@ -150,6 +150,12 @@ pub trait Log: Send + Sync + 'static {
     /// what it cannot send yet it keeps in order, bounded by the callers' windows; see [`Log::is_congested`].
     fn append(&self, partition: Partition, build: BuildRecord<'_>, done: AppendDone);
 
+    /// Whether other brokers read the records, too: then they are written so that every broker understands them and
+    /// knows who wrote them.
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     /// Whether more is waiting than the log likes. Connections stop reading publishes from their sockets while it is
     /// true and look again after [`Log::relieved`].
     fn is_congested(&self) -> bool;

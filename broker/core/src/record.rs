@@ -1,15 +1,16 @@
-//! One record of the log, version 1. What every implementation of the log stores as opaque bytes, and what peers forward.
+//! One record of the log. What every implementation of the log stores as opaque bytes, and what peers forward. Version 1
+//! is what all brokers of a cluster read; version 2 is shorter, for a log that one broker alone reads and writes.
 //!
 //! | field | bytes |
 //! |---|---|
-//! | version | 1, value 1 |
+//! | version | 1, value 1 or 2 |
 //! | kind | 1: 1 inline, 2 ref |
-//! | flags | 1: bits 0-1 QoS, 2 retain, 3 retry, 4 unique id follows, 5 properties follow |
-//! | origin: member | length, text |
+//! | flags | 1: bits 0-1 QoS, 2 retain, 3 retry, 4 unique id follows, 5 properties follow, 6 (version 2 only) the unique id begins with the incarnation |
+//! | origin: member (version 1 only; else it is empty) | length, text |
 //! | origin: incarnation | 8 |
 //! | origin: producer, sequence | numbers |
 //! | publish time | number, milliseconds since the Unix epoch |
-//! | unique id | 16, if its flag is set |
+//! | unique id | 16, if its flag is set; with bit 6 its lower half, a number |
 //! | publisher | length, text |
 //! | topic | length, text |
 //! | properties | length, tagged fields, if its flag is set |
@@ -25,9 +26,12 @@ use crate::packet::QoS;
 use crate::partition::{Offset, Partition};
 use crate::topic::TopicName;
 use bytes::Bytes;
+use bytestring::ByteString;
 
-/// The newest format of a record.
+/// The newest format of a record that other brokers read.
 pub const RECORD_VERSION: u8 = 1;
+/// The newest format of a record that only the broker reads that wrote it, and its later starts.
+pub const COMPACT_VERSION: u8 = 2;
 
 /// Who appended a record, and as which of its appends to this partition. Readers count gaps in `sequence`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,16 +77,31 @@ const FLAG_RETAIN: u8 = 1 << 2;
 const FLAG_RETRY: u8 = 1 << 3;
 const FLAG_UNIQUE_ID: u8 = 1 << 4;
 const FLAG_PROPERTIES: u8 = 1 << 5;
+const FLAG_OWN_UNIQUE_ID: u8 = 1 << 6;
 const FLAGS_KNOWN: u8 = 0b11 | FLAG_RETAIN | FLAG_RETRY | FLAG_UNIQUE_ID | FLAG_PROPERTIES;
 const KIND_INLINE: u8 = 1;
 const KIND_REF: u8 = 2;
 
 impl Record {
-    /// Writes the record in the newest format.
+    /// Writes the record in the newest format that other brokers read.
     #[must_use]
     pub fn encode(&self) -> Bytes {
+        self.encode_as(RECORD_VERSION)
+    }
+
+    /// Writes the record for a log that this broker alone reads: without the name of the member, which is always its
+    /// own, and with a short unique id.
+    #[must_use]
+    pub fn encode_compact(&self) -> Bytes {
+        self.encode_as(COMPACT_VERSION)
+    }
+
+    fn encode_as(&self, version: u8) -> Bytes {
         let message = &self.message;
-        let mut writer = Writer::versioned(RECORD_VERSION, 96 + message.bytes() + message.publisher.len());
+        let is_compact = version == COMPACT_VERSION;
+        let incarnation = self.origin.member.incarnation.0;
+        let is_own_id = is_compact && self.unique_id.is_some_and(|id| halves(id).0 == incarnation);
+        let mut writer = Writer::versioned(version, 96 + message.bytes() + message.publisher.len());
         writer.u8(match self.body {
             RecordBody::Inline => KIND_INLINE,
             RecordBody::Ref { .. } => KIND_REF,
@@ -92,14 +111,19 @@ impl Record {
             | flag(message.retain, FLAG_RETAIN)
             | flag(self.retry, FLAG_RETRY)
             | flag(self.unique_id.is_some(), FLAG_UNIQUE_ID)
-            | flag(message.properties.is_some(), FLAG_PROPERTIES));
-        writer.text(self.origin.member.id.as_str());
-        writer.u64(self.origin.member.incarnation.0);
+            | flag(message.properties.is_some(), FLAG_PROPERTIES)
+            | flag(is_own_id, FLAG_OWN_UNIQUE_ID));
+        if !is_compact {
+            writer.text(self.origin.member.id.as_str());
+        }
+        writer.u64(incarnation);
         writer.number(self.origin.producer.into());
         writer.number(self.origin.sequence);
         writer.number(message.publish_time_ms);
-        if let Some(unique_id) = self.unique_id {
-            writer.u128(unique_id);
+        match self.unique_id {
+            Some(unique_id) if is_own_id => writer.number(halves(unique_id).1),
+            Some(unique_id) => writer.u128(unique_id),
+            None => {}
         }
         writer.text(&message.publisher);
         writer.text(message.topic.as_str());
@@ -133,25 +157,32 @@ impl Record {
     pub fn decode(bytes: Bytes) -> Result<Self, FormatError> {
         let mut reader = Reader::new(bytes);
         match reader.u8("record version")? {
-            RECORD_VERSION => Self::decode_v1(reader),
+            version @ (RECORD_VERSION | COMPACT_VERSION) => Self::decode_as(version, reader),
             version => Err(FormatError::Unknown { field: "record version", value: version.into() }),
         }
     }
 
-    fn decode_v1(mut reader: Reader) -> Result<Self, FormatError> {
+    fn decode_as(version: u8, mut reader: Reader) -> Result<Self, FormatError> {
+        let is_compact = version == COMPACT_VERSION;
         let kind = reader.u8("record kind")?;
         let flags = reader.u8("record flags")?;
         let unknown = || FormatError::Unknown { field: "record flags", value: flags.into() };
-        if flags & !FLAGS_KNOWN != 0 {
+        let known = if is_compact { FLAGS_KNOWN | FLAG_OWN_UNIQUE_ID } else { FLAGS_KNOWN };
+        if flags & !known != 0 {
             return Err(unknown());
         }
         let qos = QoS::from_number(flags & 0b11).ok_or_else(unknown)?;
-        let member = MemberId::new(&reader.text("origin member")?);
+        let member =
+            MemberId::new(&if is_compact { ByteString::new() } else { reader.text("origin member")? });
         let incarnation = Incarnation(reader.u64("origin incarnation")?);
         let producer = reader.number_u32("origin producer")?;
         let sequence = reader.number("origin sequence")?;
         let publish_time_ms = reader.number("publish time")?;
-        let unique_id = if flags & FLAG_UNIQUE_ID != 0 { Some(reader.u128("unique id")?) } else { None };
+        let unique_id = match (flags & FLAG_UNIQUE_ID != 0, flags & FLAG_OWN_UNIQUE_ID != 0) {
+            (false, _) => None,
+            (true, false) => Some(reader.u128("unique id")?),
+            (true, true) => Some(u128::from(incarnation.0) << 64 | u128::from(reader.number("unique id")?)),
+        };
         let publisher = reader.text("publisher")?;
         let topic =
             TopicName::parse(reader.text("topic")?).map_err(|_| FormatError::Text { field: "topic" })?;
@@ -174,6 +205,12 @@ impl Record {
         let origin = Origin { member: Member { id: member, incarnation }, producer, sequence };
         Ok(Self { body, retry: flags & FLAG_RETRY != 0, origin, unique_id, message })
     }
+}
+
+/// Upper and lower half of a unique id.
+fn halves(unique_id: u128) -> (u64, u64) {
+    let half = |bits: u128| u64::try_from(bits & u128::from(u64::MAX)).expect("the upper half is cut off");
+    (half(unique_id >> 64), half(unique_id))
 }
 
 #[cfg(test)]
@@ -244,20 +281,51 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_record_costs_at_most_64_bytes_beyond_what_the_client_sent() {
-        let record = record(None, Some(u128::MAX));
-        let sent = record.message.bytes() + record.message.publisher.len();
+    /// As a broker reads it that wrote it in version 2.
+    fn nameless(mut record: Record) -> Record {
+        record.origin.member.id = MemberId::new("");
+        record
+    }
 
-        assert!(record.encode().len() - sent <= 64, "{}", record.encode().len() - sent);
+    #[test]
+    fn version_2_keeps_its_bytes() {
+        let own = 0x0102_0304_0506_0708_u128 << 64 | 300;
+        let stored = [
+            (record(None, None), "020101 0807060504030201 01 ac02 80d095ffbc31 03707562 03612f62 026869"),
+            (
+                record(None, Some(own)),
+                "020159 0807060504030201 01 ac02 80d095ffbc31 ac02 03707562 03612f62 026869",
+            ),
+            (
+                record(None, Some(7)),
+                "020119 0807060504030201 01 ac02 80d095ffbc31 07000000000000000000000000000000 \
+                 03707562 03612f62 026869",
+            ),
+        ];
+        for (record, bytes) in stored {
+            assert_eq!(hex(&record.encode_compact()), bytes.replace(' ', ""));
+            assert_eq!(Record::decode(record.encode_compact()), Ok(nameless(record)));
+        }
+    }
+
+    #[test]
+    fn a_compact_record_costs_at_most_36_bytes_beyond_what_the_client_sent() {
+        let own = 0x0102_0304_0506_0708_u128 << 64 | u128::from(u32::MAX);
+        for unique_id in [None, Some(own)] {
+            let record = record(None, unique_id);
+            let sent = record.message.bytes() + record.message.publisher.len();
+
+            let cost = record.encode_compact().len() - sent;
+            assert!(cost <= 36, "{cost}");
+        }
     }
 
     #[test]
     fn a_damaged_record_is_refused_at_every_length() {
-        let bytes = record(None, Some(1)).encode();
-
-        for length in 0..bytes.len() {
-            assert!(Record::decode(bytes.slice(..length)).is_err(), "cut to {length} bytes");
+        for bytes in [record(None, Some(1)).encode(), record(None, Some(1)).encode_compact()] {
+            for length in 0..bytes.len() {
+                assert!(Record::decode(bytes.slice(..length)).is_err(), "cut to {length} bytes");
+            }
         }
     }
 
@@ -267,15 +335,18 @@ mod tests {
         record.body = RecordBody::Ref { partition: Partition(3), offset: 4_096 };
         record.message.payload = Bytes::new();
 
-        assert_eq!(Record::decode(record.encode()), Ok(record));
+        assert_eq!(Record::decode(record.encode()), Ok(record.clone()));
+        assert_eq!(Record::decode(record.encode_compact()), Ok(nameless(record)));
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..96)) {
-            let mut versioned = vec![RECORD_VERSION];
-            versioned.extend(&bytes);
-            let _ = Record::decode(versioned.into());
+            for version in [RECORD_VERSION, COMPACT_VERSION] {
+                let mut versioned = vec![version];
+                versioned.extend(&bytes);
+                let _ = Record::decode(versioned.into());
+            }
             let _ = Record::decode(bytes.into());
         }
     }

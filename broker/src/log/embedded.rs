@@ -160,6 +160,10 @@ impl Log for EmbeddedLog {
         self.shared.intake.append(partition, build, done);
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn is_congested(&self) -> bool {
         self.shared.intake.congestion.is_congested()
     }
@@ -236,6 +240,8 @@ impl State for EmbeddedLog {
 
 #[cfg(test)]
 mod copy_forward_tests;
+#[cfg(test)]
+mod cost_tests;
 #[cfg(test)]
 mod durability_tests;
 #[cfg(test)]

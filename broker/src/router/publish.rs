@@ -245,7 +245,12 @@ impl Router {
             }
         });
         self.metrics.count_append();
-        self.log.append(partition, &mut |sequence| self.record(publish, sequence).encode(), done);
+        let is_shared = self.log.is_shared();
+        let build = &mut |sequence| {
+            let record = self.record(publish, sequence);
+            if is_shared { record.encode() } else { record.encode_compact() }
+        };
+        self.log.append(partition, build, done);
     }
 
     /// Unique among the QoS 2 publishes of all brokers: incarnations are.
