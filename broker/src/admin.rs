@@ -2,6 +2,8 @@
 
 mod connections;
 mod health;
+mod openapi;
+mod retained;
 
 use crate::cluster::{ClusterView, MemberInfo, Validity};
 use crate::metrics::Metrics;
@@ -92,7 +94,8 @@ impl Admin {
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics));
         if address.ip().is_loopback() {
-            routes = routes.route("/v1/status", get(status));
+            routes =
+                routes.route("/v1/status", get(status)).merge(retained::routes()).merge(openapi::routes());
         }
         let routes = routes.fallback(not_found).method_not_allowed_fallback(wrong_method).with_state(shared);
         Ok(Self { socket, address, routes })

@@ -1,5 +1,5 @@
-//! The whole broker: puts the parts together in the order `log -> router, registry -> owner, peers -> listeners ->
-//! admin`, and takes them down in the other direction.
+//! The whole broker: puts the parts together in the order `log -> router, registry -> retained messages -> owner, peers
+//! -> listeners -> admin`, and takes them down in the other direction.
 
 mod data_path;
 mod descriptors;
@@ -9,6 +9,7 @@ pub use data_path::{DataPath, Foundation, PeerWiring, Wiring};
 use crate::admin::{Admin, AdminError, AdminParts};
 use crate::connection::{ConnectionThreads, Services, default_count};
 use crate::listener::{BindError, ConnectionCount, Listener};
+use crate::log::retained::LoadError;
 use crate::router::Router;
 use crate::sys::{SysPublisher, Unchanged};
 use futures::future::BoxFuture;
@@ -37,6 +38,9 @@ pub enum StartError {
     /// A listener cannot be opened.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// What was retained before cannot be read.
+    #[error(transparent)]
+    Retained(#[from] LoadError),
     /// The admin port cannot be opened.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -81,7 +85,9 @@ pub async fn start(
         listeners.push(Listener::bind(listener).await?);
     }
     let addresses = listeners.iter().map(Listener::address).collect();
+    let retained = foundation.retained.clone();
     let data_path = DataPath::new(foundation)?;
+    data_path.load_retained(config, retained).await?;
     let wiring = wire(&data_path)?;
     let services = data_path.connect(config, &wiring);
     let count = config.threads.map_or_else(default_count, usize::from);

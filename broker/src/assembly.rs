@@ -68,6 +68,7 @@ pub async fn start(config: &Config, environment: &Environment) -> Result<Running
         partitioning,
         validity: coordination.validity(),
         log: Arc::clone(&storage.log),
+        retained: storage.retained.clone(),
     };
     let running =
         app::start(config, foundation, |data_path| wire(config, data_path, storage, joined)).await?;
@@ -82,10 +83,11 @@ fn wire(
     joined: Joined,
 ) -> Result<Wiring, StartError> {
     let Joined { coordination, durable_gate, peers, link_membership, mut tasks } = joined;
-    let Storage { log, state, directory, embedded } = storage;
+    let Storage { log, state, retained: _, directory, embedded } = storage;
     if let Some(embedded) = embedded {
         embedded.register(data_path.metrics.registry())?;
     }
+
     let terms = LinkTerms {
         cluster: config.cluster.0.clone(),
         partitioning: data_path.partitioning,

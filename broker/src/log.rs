@@ -1,7 +1,8 @@
-//! The log: ordered, durable, partitioned records, and the mutable state beside it. One contract, three
-//! implementations (memory, embedded, Kafka), one conformance suite. Implementations do not know each other and treat
-//! records and state entries as opaque bytes.
+//! The log: ordered, durable, partitioned records, and beside it the mutable state and the retained messages. One
+//! contract, three implementations (memory, embedded, Kafka), one conformance suite. Implementations do not know each
+//! other and treat records, state entries and messages as opaque bytes. Kafka keeps no retained messages yet.
 
+pub mod retained;
 pub mod seek;
 pub mod state;
 

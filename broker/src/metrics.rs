@@ -108,6 +108,9 @@ struct Instruments {
     unknown_acks: IntCounter,
     retained: IntGauge,
     retained_bytes: IntGauge,
+    retained_damaged: IntGauge,
+    retained_no_room: IntGauge,
+    retained_stores: IntCounter,
     redistributed: IntCounter,
 }
 
@@ -167,6 +170,13 @@ impl Metrics {
             )?,
             retained: gauge(&registry, "retained_messages", "Retained messages")?,
             retained_bytes: gauge(&registry, "retained_bytes", "Memory of retained messages")?,
+            retained_damaged: gauge(&registry, "retained_damaged", "Stored, found damaged at start")?,
+            retained_no_room: gauge(&registry, "retained_not_loaded", "Stored, no room for them at start")?,
+            retained_stores: counter(
+                &registry,
+                "retained_stores_total",
+                "Retained messages handed to the store",
+            )?,
             redistributed: counter(
                 &registry,
                 "shared_redistributed_total",
@@ -292,6 +302,17 @@ impl Metrics {
     /// Live subscriptions came (`+`) or went (`-`).
     pub fn add_subscriptions(&self, change: i64) {
         self.0.subscriptions.add(change);
+    }
+
+    /// How many stored messages are not served since the start: damaged ones, and those for which there was no room.
+    pub fn set_retained_left(&self, damaged: u64, no_room: u64) {
+        self.0.retained_damaged.set(i64::try_from(damaged).unwrap_or(i64::MAX));
+        self.0.retained_no_room.set(i64::try_from(no_room).unwrap_or(i64::MAX));
+    }
+
+    /// A retained message, or that there is none any more, was handed to the store.
+    pub fn count_retained_store(&self) {
+        self.0.retained_stores.inc();
     }
 
     /// How many retained messages there are now, and their bytes.

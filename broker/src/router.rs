@@ -1,6 +1,7 @@
 //! Where a message goes: local mailboxes, peers with live routes, partitions with durable routes. A topic is matched
 //! once for all three.
 
+mod countdown;
 mod live;
 mod matches;
 mod probe;
@@ -11,11 +12,11 @@ mod shared;
 mod tables;
 mod unsettled;
 
+pub use countdown::PublishDone;
 pub use live::LiveSubscription;
 pub use matches::{Publisher, RouteCache};
 pub use probe::RouterProbe;
-pub use publish::PublishDone;
-pub use retained::{RetainedProgress, RetainedRequest};
+pub use retained::{RetainedPage, RetainedProgress, RetainedRequest};
 pub use shared::{MemberLeaves, SharedSubscription};
 pub use unsettled::Joined;
 

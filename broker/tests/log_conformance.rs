@@ -5,9 +5,11 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
+use tidemill_broker::log::conformance::retained::RetainingStore;
 use tidemill_broker::log::conformance::{Handles, Store};
 use tidemill_broker::log::embedded::{DataDirectory, Durability, EmbeddedLog};
 use tidemill_broker::log::memory::{MemoryLog, Offsets};
+use tidemill_broker::log::retained::RetainedLog;
 use tidemill_core::partition::Partitioning;
 
 fn partitioning() -> Partitioning {
@@ -42,9 +44,20 @@ impl Store for Memory {
     }
 }
 
+impl RetainingStore for Memory {
+    fn retained(&self) -> Arc<dyn RetainedLog> {
+        let mut brokers = self.brokers.lock();
+        if brokers.is_empty() {
+            brokers.push(Arc::new(self.first.another_broker()));
+        }
+        brokers.last().expect("there is one now").retained()
+    }
+}
+
 mod memory {
     use super::*;
     tidemill_broker::log_conformance!(Memory::new(Offsets::Contiguous));
+    tidemill_broker::retained_conformance!(Memory::new(Offsets::Contiguous));
 }
 
 mod memory_with_gaps {
@@ -96,13 +109,21 @@ impl Store for Embedded {
     }
 }
 
+impl RetainingStore for Embedded {
+    fn retained(&self) -> Arc<dyn RetainedLog> {
+        self.log().retained()
+    }
+}
+
 mod embedded {
     use super::*;
+    tidemill_broker::retained_conformance!(Embedded::new(Durability::Fsync));
     tidemill_broker::log_conformance!(Embedded::new(Durability::Fsync));
 }
 
 mod embedded_synced_at_intervals {
     use super::*;
+    tidemill_broker::retained_conformance!(Embedded::new(Durability::Interval(Duration::from_millis(5))));
     tidemill_broker::log_conformance!(Embedded::new(Durability::Interval(Duration::from_millis(5))));
 }
 

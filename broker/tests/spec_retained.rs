@@ -7,6 +7,8 @@ mod bound;
 mod broker;
 #[path = "fixture/client.rs"]
 mod client;
+#[path = "spec_retained/durable.rs"]
+mod durable;
 #[path = "spec_retained/flood.rs"]
 mod flood;
 #[path = "fixture/message.rs"]

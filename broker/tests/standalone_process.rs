@@ -77,22 +77,28 @@ async fn a_signal_ends_a_broker_that_still_waits_for_kafka() {
 
 /// docs/decisions/0009-wills-of-connections-the-broker-closes.md
 #[tokio::test]
-async fn the_wills_of_a_broker_that_stops_are_published_before_it_ends() {
+async fn the_will_of_a_broker_that_stops_is_called_off_by_a_client_that_comes_back_to_the_next_one() {
     let data = tempfile::tempdir().unwrap();
     let (broker, address) = Process::start(data.path()).await;
     leave_a_subscription(address, "mourner", "will/#").await;
-    let mut willing = connect(Version::V5, "willing");
-    willing.session_expiry_secs = Some(3_600);
-    willing.will = will("will/willing", 3_600);
-    willing.will.as_mut().unwrap().qos = QoS::AtLeastOnce;
-    let (willing, _) = Client::connect_with(address, willing).await;
+    let willing = |topic: &str, delay_secs| {
+        let mut willing = connect(Version::V5, "willing");
+        willing.session_expiry_secs = Some(3_600);
+        willing.will = will(topic, delay_secs);
+        willing.will.as_mut().unwrap().qos = QoS::AtLeastOnce;
+        willing
+    };
+    let (first, _) = Client::connect_with(address, willing("will/first", 0)).await;
 
     assert!(broker.end(Signal::TERM).await.success());
-    drop(willing);
-
+    drop(first);
     let (broker, address) = Process::start(data.path()).await;
+    let (second, _) = Client::connect_with(address, willing("will/second", 0)).await;
+    drop(second);
+
     let (mut mourner, _) = Client::connect_with(address, session("mourner")).await;
-    assert_eq!(mourner.receive().await.message().0, "will/willing");
+    assert_eq!(mourner.receive().await.message().0, "will/second", "that of a client that is gone");
+    assert_eq!(mourner.ping().await, []);
     assert!(broker.end(Signal::TERM).await.success());
 }
 

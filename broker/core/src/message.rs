@@ -75,6 +75,13 @@ impl Message {
         self.remaining_expiry_secs(now_ms) == Some(0)
     }
 
+    /// When it expires, milliseconds since the Unix epoch; `None` for never.
+    #[must_use]
+    pub fn expires_ms(&self) -> Option<u64> {
+        let expiry_secs = self.properties.as_ref()?.message_expiry_secs?;
+        Some(self.publish_time_ms.saturating_add(u64::from(expiry_secs) * 1_000))
+    }
+
     /// What is left of its message expiry at `now_ms`, rounded up; `None` when it has none.
     #[must_use]
     pub fn remaining_expiry_secs(&self, now_ms: u64) -> Option<u32> {

@@ -4,6 +4,8 @@
 //! and can stop anywhere and go on later while the store changes. `$`-topics have a tree of their own: wildcards at the
 //! first level do not see them (MQTT-4.7.2-1).
 
+pub mod stored;
+
 mod node;
 mod size;
 
@@ -41,6 +43,20 @@ pub struct StoreFull {
 /// Where a search goes on: the first place that it has not visited.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position(Box<str>);
+
+impl Position {
+    /// As text, to be kept and handed back through [`Position::from_text`].
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The position that `text` stands for. Any text is one: a search goes on behind what sorts before it.
+    #[must_use]
+    pub fn from_text(text: &str) -> Self {
+        Self(text.into())
+    }
+}
 
 /// What to search for, and how far in one go.
 #[derive(Debug, Clone, Copy)]

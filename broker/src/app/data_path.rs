@@ -4,6 +4,7 @@ use crate::admin::{IsReachable, WaitingFor};
 use crate::cluster::{ClusterView, Forwarder, RouteExchange, Validity};
 use crate::connection::{ServiceParts, Services, Wills};
 use crate::log::Log;
+use crate::log::retained::{LoadError, RetainedLog};
 use crate::metrics::Metrics;
 use crate::owner::OwnerSide;
 use crate::owner::parts::RestoredWill;
@@ -28,6 +29,8 @@ pub struct Foundation {
     pub validity: Arc<Validity>,
     /// The log.
     pub log: Arc<dyn Log>,
+    /// Where retained messages outlive the broker; `None` where they do not.
+    pub retained: Option<Arc<dyn RetainedLog>>,
 }
 
 /// The parts that owner and peers work with.
@@ -82,7 +85,7 @@ impl DataPath {
     ///
     /// [`prometheus::Error`] if a metric has two meanings: a fault of the program.
     pub fn new(foundation: Foundation) -> Result<Self, prometheus::Error> {
-        let Foundation { own, partitioning, validity, log } = foundation;
+        let Foundation { own, partitioning, validity, log, retained: _ } = foundation;
         let metrics = Metrics::new()?;
         let router = Arc::new(Router::new(own.clone(), partitioning, log, metrics.clone()));
         let registry = Arc::new(Registry::new(own.clone(), partitioning, metrics.clone()));
@@ -95,16 +98,24 @@ impl DataPath {
         self.wills.restore(will);
     }
 
+    /// Loads what was retained before, if a broker of `config` retains. Before anything is published.
+    pub(super) async fn load_retained(
+        &self,
+        config: &Config,
+        log: Option<Arc<dyn RetainedLog>>,
+    ) -> Result<(), LoadError> {
+        if Services::features_of(config).retained {
+            self.router.serve_retained(config.limits.retained_bytes, log).await?;
+        }
+        Ok(())
+    }
+
     /// Connects router and registry with what was built around them: connections may begin.
     pub(super) fn connect(&self, config: &Config, wiring: &Wiring) -> Arc<Services> {
         if let Some(PeerWiring { exchange, forwarder }) = &wiring.peers {
             self.router.connect(Arc::clone(exchange), Arc::clone(forwarder));
         }
         self.registry.connect(Arc::clone(&wiring.owner));
-        let features = Services::features_of(config);
-        if features.retained {
-            self.router.serve_retained(config.limits.retained_bytes);
-        }
         Services::new(
             config,
             ServiceParts {

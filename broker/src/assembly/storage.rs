@@ -4,6 +4,7 @@ use crate::config_file::Environment;
 use crate::log::Log;
 use crate::log::embedded::{DataDirectory, Durability, EmbeddedLog, EmbeddedMetrics, OpenLogError};
 use crate::log::kafka::{KafkaLog, KafkaSettings, TopicCreation, TopicsError};
+use crate::log::retained::RetainedLog;
 use crate::log::state::State;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub(super) struct Storage {
     pub(super) log: Arc<dyn Log>,
     /// The state.
     pub(super) state: Arc<dyn State>,
+    /// Retained messages; with Kafka they do not outlive the broker yet.
+    pub(super) retained: Option<Arc<dyn RetainedLog>>,
     /// The lock of the data directory; also with Kafka, so that a second broker on this machine does not fence this one
     /// by accident.
     pub(super) directory: DataDirectory,
@@ -51,11 +54,12 @@ pub(super) async fn open(
 ) -> Result<Storage, StorageError> {
     if let Some(kafka) = &config.kafka {
         let log = connect(config, kafka, environment).await?;
-        return Ok(Storage { log: Arc::clone(&log) as _, state: log, directory, embedded: None });
+        let (retained, embedded) = (None, None);
+        return Ok(Storage { log: Arc::clone(&log) as _, state: log, retained, directory, embedded });
     }
     let log = EmbeddedLog::open(&directory, partitioning, durability(&config.embedded))?;
-    let embedded = Some(log.metrics().clone());
-    Ok(Storage { log: Arc::clone(&log) as _, state: log, directory, embedded })
+    let (retained, embedded) = (Some(log.retained()), Some(log.metrics().clone()));
+    Ok(Storage { log: Arc::clone(&log) as _, state: log, retained, directory, embedded })
 }
 
 /// Says what a power cut can take.

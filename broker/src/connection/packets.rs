@@ -47,7 +47,7 @@ impl Connection {
         publish: PublishPacket,
         turn: &mut Turn,
     ) -> ControlFlow<CloseReason> {
-        if publish.qos != QoS::AtMostOnce && self.must_wait(&publish) {
+        if self.must_wait(&publish) {
             self.held = Some(Box::new(publish));
             return ControlFlow::Continue(());
         }
@@ -105,9 +105,19 @@ impl Connection {
         record_bytes as u64 > u64::from(limits.maximum_packet_bytes) + u64::from(RECORD_OVERHEAD_BYTES)
     }
 
-    /// A 3.x client does not know how much it may send, so it waits; what needs a log that is behind waits for it.
+    /// A 3.x client does not know how much it may send, so it waits; what needs a log or a store that is behind waits for
+    /// it, a retained message at any QoS.
     fn must_wait(&mut self, publish: &PublishPacket) -> bool {
         let router = &self.services.router;
+        if publish.retain
+            && let Some(relief) = router.retained_relief()
+        {
+            self.relief = Some(relief);
+            return true;
+        }
+        if publish.qos == QoS::AtMostOnce {
+            return false;
+        }
         if router.log().is_congested()
             && let Ok(topic) = self.inbound.resolve_topic(publish)
             && router.needs_log(&topic, &mut self.cache)

@@ -6,6 +6,7 @@
 pub mod append;
 pub mod owner;
 pub mod read;
+pub mod retained;
 pub mod trim;
 
 use super::state::{CommitOutcome, OpenedGroup, State, StateWrite, StateWriter};

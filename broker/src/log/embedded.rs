@@ -1,4 +1,4 @@
-//! The embedded log: records in a segment log of its own, state in fjall, both in one data directory of one broker.
+//! The embedded log: records in a segment log of its own, state and retained messages in fjall, all in one data directory of one broker.
 //! `docs/reference/embedded-log.md` describes the files.
 //!
 //! All partitions share one file that is written, so that one write and one sync carry the appends of everyone.
@@ -16,6 +16,7 @@ mod metrics;
 mod open;
 mod reader;
 mod recovery;
+mod retained;
 mod segment;
 mod segments;
 mod shared;
@@ -28,6 +29,7 @@ pub use metrics::EmbeddedMetrics;
 pub use open::OpenLogError;
 
 use super::intake::Intake;
+use super::retained::RetainedLog;
 use super::state::{OpenError, OpenedGroup, State};
 use super::{AppendDone, Bounds, BuildRecord, Log, LogReader, ReadError};
 use committer::Committer;
@@ -79,6 +81,12 @@ impl EmbeddedLog {
         let path = directory.path();
         let size = disk.size(path).map_err(|source| OpenLogError::Io { path: path.to_owned(), source })?;
         Self::open_with(directory, partitioning, durability, Arc::new(disk), Shares::of(size))
+    }
+
+    /// The retained messages in the same directory. They close with the log.
+    #[must_use]
+    pub fn retained(&self) -> Arc<dyn RetainedLog> {
+        Arc::new(self.state.retained())
     }
 
     fn open_with(

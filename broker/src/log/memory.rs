@@ -5,10 +5,12 @@
 
 mod faults;
 mod reader;
+mod retained;
 mod state;
 mod store;
 
 pub use faults::UnknownCommit;
+pub use retained::MemoryRetained;
 pub use store::Offsets;
 
 use super::intake::{BatchLimit, Intake, PendingAppend, Phase};

@@ -1,98 +1,37 @@
 //! The way of one message: match once, deliver to local mailboxes and to one member of each group, forward once per
 //! peer, append once per partition, and report when all of it is done.
 
+use super::countdown::{Countdown, PublishDone};
 use super::matches::{Matches, RouteCache};
-use super::unsettled::{Joined, Unsettled};
+use super::retained::{Change, Retained};
+use super::unsettled::Joined;
 use super::{Router, partitions_of};
 use crate::cluster::LiveClass;
-use crate::log::{AppendDone, AppendError, Sequence};
-use crate::mailbox::{CloseReason, LiveDelivery, Mailbox, Turn, monotonic_us};
+use crate::log::{AppendDone, Sequence};
+use crate::mailbox::{LiveDelivery, Mailbox, Turn, monotonic_us};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use tidemill_core::message::Message;
 use tidemill_core::packet::{QoS, ReasonCode};
 use tidemill_core::record::{Origin, Record, RecordBody};
 use tidemill_core::session::ack_window::Ticket;
 use tidemill_core::topic::TopicName;
 
-/// Who waits for the end of a publish.
-#[derive(Debug, Clone, Copy)]
-pub enum PublishDone<'a> {
-    /// Nobody: QoS 0, or a will.
-    Nobody,
-    /// The window of unacknowledged publishes of a connection.
-    Ticket(&'a Arc<Mailbox>, Ticket),
-    /// The same, of a QoS 2 publish whose owner has stored this unique id.
-    Stored(&'a Arc<Mailbox>, Ticket, u128),
-}
-
-impl<'a> PublishDone<'a> {
-    fn ticket(self) -> Option<(&'a Arc<Mailbox>, Ticket)> {
-        match self {
-            Self::Nobody => None,
-            Self::Ticket(mailbox, ticket) | Self::Stored(mailbox, ticket, _) => Some((mailbox, ticket)),
-        }
-    }
-
-    fn stored(self) -> Option<u128> {
-        match self {
-            Self::Nobody | Self::Ticket(..) => None,
-            Self::Stored(_, _, unique_id) => Some(unique_id),
-        }
-    }
-}
-
 /// A message and, at QoS 2, the id that is the same in all its records.
 type Publish<'a> = (&'a Arc<Message>, Option<u128>);
 
-/// Appends and forwards of one publish that have not ended. The last one to end completes the ticket.
-struct Countdown {
-    remaining: AtomicUsize,
-    mailbox: Arc<Mailbox>,
-    ticket: Ticket,
-    /// Of a publish whose outcome a later connection may wait for.
-    stored: Option<(u128, Arc<Unsettled>)>,
-}
-
-impl Countdown {
-    /// True for the last one.
-    fn release(&self) -> bool {
-        self.remaining.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
-    /// One append or forward ended, on some other thread or later in this one.
-    fn release_elsewhere(&self) {
-        if self.release() {
-            self.end(ReasonCode::SUCCESS);
-        }
-    }
-
-    fn end(&self, reason: ReasonCode) {
-        match &self.stored {
-            Some((unique_id, unsettled)) => unsettled.end(*unique_id, reason),
-            None => drop(self.mailbox.complete_elsewhere(self.ticket, reason)),
-        }
-    }
-
-    /// One append ended without a commit: the publisher is closed, and hears nothing of this publish.
-    fn fail(&self, error: &AppendError) {
-        let reason = match error {
-            AppendError::Refused { .. } => ReasonCode::QUOTA_EXCEEDED,
-            AppendError::ProducerFailed { .. } => ReasonCode::UNSPECIFIED_ERROR,
-            AppendError::Closed => ReasonCode::SERVER_SHUTTING_DOWN,
-        };
-        tracing::warn!(client_id = %self.mailbox.client_id(), %error, "append failed; closing publisher");
-        self.mailbox.close(CloseReason::Broker(reason));
-        // Nothing is sent any more; but a persistent session must not take the publish for done.
-        self.end(reason);
-    }
+/// Who waits, once it is known whether a message is retained.
+enum Waiting<'a> {
+    Done(PublishDone<'a>),
+    /// For the store already.
+    Counted(Arc<Countdown>),
 }
 
 impl Router {
     /// Publishes a message, and retains it if it asks for it. Never waits. `cache` is the publisher's own; appends and
     /// forwards of one publisher keep the order of its calls. What `done` names hears of the end when every append is
-    /// committed and every peer has the message, at once if there is none; of a retained message for which there is no
-    /// room, with 0x97 if it can be told, and then nobody gets it.
+    /// committed, every peer has the message and the store has it if it is retained, at once if there is none of these; of
+    /// a retained message for which there is no room, with 0x97 if it can be told, and then nobody gets it.
     pub fn publish(
         &self,
         message: &Arc<Message>,
@@ -100,15 +39,36 @@ impl Router {
         done: PublishDone<'_>,
         turn: &mut Turn,
     ) {
-        let Some(retained) = self.retained.get().filter(|_| message.retain) else {
-            return self.route(message, cache, done, turn);
-        };
+        match self.retained.get().filter(|_| message.retain) {
+            Some(retained) => self.publish_retained(retained, (message, cache), done, turn),
+            None => self.route((message, cache), done.stored(), Waiting::Done(done), turn),
+        }
+    }
+
+    fn publish_retained(
+        &self,
+        retained: &Retained,
+        (message, cache): (&Arc<Message>, &mut RouteCache),
+        done: PublishDone<'_>,
+        turn: &mut Turn,
+    ) {
         let order = retained.lock_topic(&message.topic);
         let told = done.ticket().filter(|(mailbox, _)| mailbox.version().is_v5());
-        if self.retain(retained, message, told.is_some(), turn.now_ms()) {
-            self.route(message, cache, done, turn);
-        } else if let Some((mailbox, ticket)) = told {
-            mailbox.complete(ticket, ReasonCode::QUOTA_EXCEEDED, turn);
+        let countdown = if retained.is_durable() { Countdown::begin(done, &self.unsettled) } else { None };
+        let stored = countdown.as_ref().map(Countdown::store_done);
+        let change = Change { message, can_be_told: told.is_some(), done: stored };
+        let is_retained = self.retain(retained, change, turn.now_ms());
+        match (is_retained, countdown, told) {
+            (true, Some(countdown), _) => {
+                self.route((message, cache), done.stored(), Waiting::Counted(countdown), turn);
+            }
+            (true, None, _) => self.route((message, cache), done.stored(), Waiting::Done(done), turn),
+            (false, countdown, told) => {
+                countdown.inspect(|countdown| countdown.call_off());
+                if let Some((mailbox, ticket)) = told {
+                    mailbox.complete(ticket, ReasonCode::QUOTA_EXCEEDED, turn);
+                }
+            }
         }
         drop(order);
     }
@@ -119,7 +79,13 @@ impl Router {
         (cache.look_up(&self.tables, topic).durable | unknown) != 0
     }
 
-    fn route(&self, message: &Arc<Message>, cache: &mut RouteCache, done: PublishDone<'_>, turn: &mut Turn) {
+    fn route(
+        &self,
+        (message, cache): (&Arc<Message>, &mut RouteCache),
+        stored: Option<u128>,
+        waiting: Waiting<'_>,
+        turn: &mut Turn,
+    ) {
         // Before the match: a partition becomes known after its routes are in the tables, so that it counts here or there.
         let unknown = self.unknown_partitions.load(Ordering::Acquire);
         let matches = cache.look_up(&self.tables, &message.topic);
@@ -134,18 +100,16 @@ impl Router {
         };
         let peers = matches.peers_of(message.qos).count();
         let appends = usize::try_from(durable.count_ones()).unwrap_or(0);
-        let countdown = done.ticket().filter(|_| peers + appends > 0).map(|(mailbox, ticket)| {
-            done.stored().inspect(|unique_id| self.unsettled.begin(*unique_id, mailbox, ticket));
-            Arc::new(Countdown {
-                // One more for this thread, so that it ends here or later, but not in between.
-                remaining: AtomicUsize::new(peers + appends + 1),
-                mailbox: Arc::clone(mailbox),
-                ticket,
-                stored: done.stored().map(|unique_id| (unique_id, Arc::clone(&self.unsettled))),
-            })
-        });
+        let (countdown, ticket) = match waiting {
+            Waiting::Done(done) if peers + appends > 0 => (Countdown::begin(done, &self.unsettled), None),
+            Waiting::Done(done) => (None, done.ticket()),
+            Waiting::Counted(countdown) => (Some(countdown), None),
+        };
+        if let Some(countdown) = &countdown {
+            countdown.add(peers + appends);
+        }
         let is_identified = message.qos == QoS::ExactlyOnce && peers + appends > 0;
-        let unique_id = is_identified.then(|| done.stored().unwrap_or_else(|| self.unique_id()));
+        let unique_id = is_identified.then(|| stored.unwrap_or_else(|| self.unique_id()));
         if peers > 0 {
             self.forward((message, unique_id), &matches, countdown.as_ref());
         }
@@ -153,17 +117,15 @@ impl Router {
             self.append(partition, (message, unique_id), countdown.as_ref());
         }
 
-        let Some((mailbox, ticket)) = done.ticket() else { return };
-        match countdown {
-            Some(countdown) if !countdown.release() => {}
-            Some(_) => {
-                done.stored().inspect(|unique_id| self.unsettled.forget(*unique_id));
-                mailbox.complete(ticket, ReasonCode::SUCCESS, turn);
-            }
-            None if matches.targets.is_empty() && matches.groups.is_empty() => {
-                mailbox.complete(ticket, ReasonCode::NO_MATCHING_SUBSCRIBERS, turn);
-            }
-            None => mailbox.complete(ticket, ReasonCode::SUCCESS, turn),
+        let reason = if peers + appends == 0 && matches.targets.is_empty() && matches.groups.is_empty() {
+            ReasonCode::NO_MATCHING_SUBSCRIBERS
+        } else {
+            ReasonCode::SUCCESS
+        };
+        if let Some(countdown) = countdown {
+            countdown.end_here(reason, turn);
+        } else if let Some((mailbox, ticket)) = ticket {
+            mailbox.complete(ticket, reason, turn);
         }
     }
 
@@ -179,7 +141,8 @@ impl Router {
         let retained = self.retained.get().filter(|_| record.message.retain);
         let order = retained.map(|retained| retained.lock_topic(&record.message.topic));
         if let Some(retained) = retained {
-            self.retain(retained, &record.message, false, turn.now_ms());
+            let change = Change { message: &record.message, can_be_told: false, done: None };
+            self.retain(retained, change, turn.now_ms());
         }
         let matches = cache.look_up(&self.tables, &record.message.topic);
         if !matches.targets.is_empty() {

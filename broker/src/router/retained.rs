@@ -5,20 +5,30 @@
 //! the order of its versions. And a retained message is put into a mailbox while the store is locked for reading, so
 //! that no newer version is published meanwhile. No socket is written with either, and the order of locks is topic,
 //! store, mailbox.
+//!
+//! A third rule makes that the versions have one order on disk, too: every change of the store is handed to the
+//! [`RetainedLog`] while the store is locked for writing.
+
+mod load;
+mod lookup;
+
+pub use lookup::RetainedPage;
 
 use super::matches::RouteCache;
 use super::{Publisher, Router};
+use crate::log::retained::{RetainedLog, StoreDone};
 use crate::mailbox::{LiveDelivery, Mailbox, Turn, unix_ms};
 use crate::metrics::{DropReason, Metrics};
 use bytes::Bytes;
 use bytestring::ByteString;
+use futures::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tidemill_core::message::Message;
 use tidemill_core::packet::QoS;
-use tidemill_core::retained::{Position, RetainedStore, Search, StoreFull};
+use tidemill_core::retained::{Position, RetainedStore, Search, StoreFull, stored};
 use tidemill_core::topic::{TopicFilter, TopicName};
 
 /// Topics are spread over so many locks.
@@ -34,6 +44,8 @@ const SWEPT_MAX: usize = 1_024;
 pub(super) struct Retained {
     bytes_max: usize,
     store: RwLock<RetainedStore>,
+    /// Where they outlive the broker; `None` if they do not.
+    log: Option<Arc<dyn RetainedLog>>,
     hasher: RandomState,
     topics: Vec<Mutex<()>>,
 }
@@ -64,14 +76,30 @@ pub enum RetainedProgress {
     NoRoom,
 }
 
+/// A retained message as a client published it.
+pub(super) struct Change<'a> {
+    pub(super) message: &'a Message,
+    /// The publisher can be told that there is no room; then nothing changes. For others the topic is cleared: no message
+    /// is better than an outdated one.
+    pub(super) can_be_told: bool,
+    /// Called when the change is durable, unless it is refused; `None` if nobody waits or nothing is durable.
+    pub(super) done: Option<StoreDone>,
+}
+
 impl Retained {
-    pub(super) fn new(bytes_max: usize) -> Self {
+    fn new(bytes_max: usize, store: RetainedStore, log: Option<Arc<dyn RetainedLog>>) -> Self {
         Self {
             bytes_max,
-            store: RwLock::new(RetainedStore::new()),
+            store: RwLock::new(store),
+            log,
             hasher: RandomState::new(),
             topics: (0..TOPIC_LOCKS).map(|_| Mutex::new(())).collect(),
         }
+    }
+
+    /// Whether messages outlive the broker.
+    pub(super) fn is_durable(&self) -> bool {
+        self.log.is_some()
     }
 
     /// Keeps other retained publishes to the topic out, until it is dropped.
@@ -80,45 +108,79 @@ impl Retained {
         self.topics[number].lock()
     }
 
-    /// Retains a copy of `message`, or clears its topic. Hold [`Retained::lock_topic`].
-    pub(super) fn set(&self, message: &Message, metrics: &Metrics, now_ms: u64) -> Result<(), StoreFull> {
-        self.set_within(self.bytes_max, message, metrics, now_ms)
-    }
-
-    fn set_within(
-        &self,
-        bytes_max: usize,
-        message: &Message,
-        metrics: &Metrics,
-        now_ms: u64,
-    ) -> Result<(), StoreFull> {
-        let message = Arc::new(message.to_compact());
+    /// Retains a copy of a client's message, or clears its topic. Hold [`Retained::lock_topic`].
+    fn set(&self, change: Change<'_>, metrics: &Metrics, now_ms: u64) -> Result<(), StoreFull> {
+        let message = Arc::new(change.message.to_compact());
+        let is_kept = !message.payload.is_empty() && !message.is_expired(now_ms);
+        let encoded = (is_kept && self.is_durable()).then(|| stored::encode(&message));
         let mut store = self.store.write();
         let swept = store.sweep(now_ms, SWEPT_WITH_PUBLISH);
-        let former = store.set(message, bytes_max, now_ms);
+        self.forget(&swept);
+        let former = store.set(Arc::clone(&message), self.bytes_max, now_ms);
+        let cleared = match &former {
+            Ok(_) => {
+                self.hand_over(message.topic.text(), encoded, change.done, metrics);
+                None
+            }
+            Err(_) if change.can_be_told => None,
+            Err(_) => {
+                let cleared = store.clear(&message.topic);
+                self.hand_over(message.topic.text(), None, change.done, metrics);
+                cleared
+            }
+        };
         metrics.set_retained(store.len(), store.bytes());
         drop(store);
         // Freed without the lock.
-        drop(swept);
+        drop((swept, cleared));
         former.map(drop)
     }
 
-    /// There is no room for a newer message of `topic`: no message is better than an outdated one. Hold
-    /// [`Retained::lock_topic`].
-    pub(super) fn clear(&self, topic: &TopicName, metrics: &Metrics) {
+    /// Retains a message of the broker itself, which does not outlive it. Hold [`Retained::lock_topic`].
+    fn set_own(&self, message: &Message, metrics: &Metrics, now_ms: u64) {
+        let message = Arc::new(message.to_compact());
         let mut store = self.store.write();
-        let former = store.clear(topic);
+        let former = store.set(message, usize::MAX, now_ms);
         metrics.set_retained(store.len(), store.bytes());
         drop(store);
-        drop(former);
+        if let Err(error) = former {
+            debug_assert!(false, "there is no bound: {error}");
+        }
+    }
+
+    /// The store has changed and is still locked: the log hears of it in the same order.
+    fn hand_over(
+        &self,
+        topic: &ByteString,
+        message: Option<Bytes>,
+        done: Option<StoreDone>,
+        metrics: &Metrics,
+    ) {
+        if let Some(log) = &self.log {
+            metrics.count_retained_store();
+            log.store(topic, message, done);
+        }
+    }
+
+    /// Takes expired messages, which the store has lost and is still locked, out of the log. Nobody waits for it.
+    fn forget(&self, swept: &[Arc<Message>]) {
+        if let Some(log) = &self.log {
+            swept.iter().for_each(|message| log.store(message.topic.text(), None, None));
+        }
+    }
+
+    fn is_congested(&self) -> bool {
+        self.log.as_ref().is_some_and(|log| log.is_congested())
     }
 
     fn sweep(&self, metrics: &Metrics, now_ms: u64) {
-        if !self.store.read().has_expired(now_ms) {
+        // What has expired is passed over anyway; a log that is behind is given nothing that can wait.
+        if !self.store.read().has_expired(now_ms) || self.is_congested() {
             return;
         }
         let mut store = self.store.write();
         let swept = store.sweep(now_ms, SWEPT_MAX);
+        self.forget(&swept);
         metrics.set_retained(store.len(), store.bytes());
         drop(store);
         drop(swept);
@@ -126,16 +188,17 @@ impl Retained {
 }
 
 impl Router {
-    /// Retains messages from now on, in `bytes_max` bytes of memory. Once, before the first client; without it nothing is retained.
-    pub fn serve_retained(&self, bytes_max: u64) {
-        let retained = Retained::new(usize::try_from(bytes_max).unwrap_or(usize::MAX));
-        let is_first = self.retained.set(retained).is_ok();
-        debug_assert!(is_first, "a router begins to retain once");
+    /// What a retained publish waits for before it comes to [`Router::publish`]: a store that is behind, or whose disk is
+    /// full. `None` if it need not wait.
+    #[must_use]
+    pub fn retained_relief(&self) -> Option<BoxFuture<'static, ()>> {
+        let log = self.retained.get()?.log.as_ref()?;
+        log.is_congested().then(|| log.relieved())
     }
 
     /// Publishes a retained message of the broker itself, such as a figure below `$SYS`, at QoS 0 to the clients of
-    /// this broker. An empty payload clears the topic. It is not forwarded, not logged, and retained also beyond the
-    /// bound of the clients' messages: what a broker says of itself is little, and its own.
+    /// this broker. An empty payload clears the topic. It is not forwarded, not logged, not stored, and retained also
+    /// beyond the bound of the clients' messages: what a broker says of itself is little, and its own.
     pub fn publish_own(&self, topic: TopicName, payload: Bytes) {
         let message = Arc::new(Message {
             topic,
@@ -149,10 +212,8 @@ impl Router {
         let mut turn = Turn::begin(&self.metrics);
         let retained = self.retained.get();
         let order = retained.map(|retained| retained.lock_topic(&message.topic));
-        if let Some(retained) = retained
-            && let Err(error) = retained.set_within(usize::MAX, &message, &self.metrics, turn.now_ms())
-        {
-            tracing::warn!(topic = %message.topic, %error, "message of the broker is not retained");
+        if let Some(retained) = retained {
+            retained.set_own(&message, &self.metrics, turn.now_ms());
         }
         let matches = RouteCache::new(Publisher::Other).look_up(&self.tables, &message.topic);
         self.deliver_local(&message, &matches, &mut turn);
@@ -212,19 +273,11 @@ impl Router {
     /// publisher that can be told is (5.0, above QoS 0), and its message goes nowhere; for all others it is delivered
     /// as any message, and the topic has no retained message any more: an outdated one would be worse
     /// (MQTT-3.3.1-7 of 3.1.1 allows it).
-    pub(super) fn retain(
-        &self,
-        retained: &Retained,
-        message: &Message,
-        can_be_told: bool,
-        now_ms: u64,
-    ) -> bool {
-        let Err(error) = retained.set(message, &self.metrics, now_ms) else { return true };
-        tracing::debug!(topic = %message.topic, %error, "no room to retain a message");
+    pub(super) fn retain(&self, retained: &Retained, change: Change<'_>, now_ms: u64) -> bool {
+        let (topic, can_be_told) = (&change.message.topic, change.can_be_told);
+        let Err(error) = retained.set(change, &self.metrics, now_ms) else { return true };
+        tracing::debug!(%topic, %error, "no room to retain a message");
         self.metrics.count_drop(DropReason::RetainedFull);
-        if !can_be_told {
-            retained.clear(&message.topic, &self.metrics);
-        }
         !can_be_told
     }
 }

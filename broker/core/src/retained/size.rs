@@ -31,9 +31,6 @@ pub(super) fn level_bytes(level: &str) -> usize {
 pub(super) trait MessageSize {
     /// Memory that goes when it goes, without the levels of its topic.
     fn retained_bytes(&self) -> usize;
-
-    /// When it expires, milliseconds since the Unix epoch; `None` for never.
-    fn expires_ms(&self) -> Option<u64>;
 }
 
 impl MessageSize for Message {
@@ -43,10 +40,5 @@ impl MessageSize for Message {
         });
         let expiry = if self.expires_ms().is_some() { EXPIRY_BYTES } else { 0 };
         MESSAGE_BYTES + self.bytes() + self.publisher.len() + properties + expiry
-    }
-
-    fn expires_ms(&self) -> Option<u64> {
-        let expiry_secs = self.properties.as_ref()?.message_expiry_secs?;
-        Some(self.publish_time_ms.saturating_add(u64::from(expiry_secs) * 1_000))
     }
 }

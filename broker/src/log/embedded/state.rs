@@ -1,12 +1,18 @@
-//! The state of the embedded log: one fjall keyspace behind one committer thread, because fjall holds its lock while it
-//! syncs. Owners are fenced by a generation number of this process; other processes by the lock of the data directory.
+//! The state of the embedded log: a fjall database behind one committer thread, because fjall holds its lock while it
+//! syncs. The retained messages beside it share its commits. Owners are fenced by a generation number of this process;
+//! other processes by the lock of the data directory.
 
 mod queue;
+
+pub(super) use queue::Queue;
 
 use super::disk::Disk;
 use super::durability::{Durability, Unsynced};
 use super::health::Health;
 use super::open::OpenLogError;
+use super::retained::{self, Change, EmbeddedRetained, RetainedKeyspace};
+use crate::log::AppendError;
+use crate::log::retained::RetainedVersion;
 use crate::log::state::{
     CommitOutcome, KEY_BYTES_MAX, OpenError, OpenedGroup, StateEntry, StateWrite, StateWriter,
 };
@@ -14,7 +20,7 @@ use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use futures::future::BoxFuture;
 use prometheus::IntGauge;
-use queue::{Job, Queue};
+use queue::Job;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,9 +31,11 @@ use tokio::sync::oneshot;
 
 const KEYSPACE: &str = "state";
 const CACHE_BYTES: u64 = 16 << 20;
+/// Of fjall's journals together, about: what is read again at every start.
+const JOURNALS_BYTES: u64 = 128 << 20;
 /// Free bytes below which nothing is committed, so that fjall never meets a full disk: it could not go on after one.
 const RESERVED_BYTES: u64 = 16 << 20;
-const FULL_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the store has from the log beside it.
 pub(super) struct StateParts {
@@ -53,14 +61,18 @@ impl StateStore {
             .worker_threads(1)
             .cache_size(CACHE_BYTES)
             .manual_journal_persist(true)
+            .max_journaling_size(JOURNALS_BYTES)
             .open()
             .map_err(failed)?;
         let keyspace = database.keyspace(KEYSPACE, KeyspaceCreateOptions::default).map_err(failed)?;
+        let retained = RetainedKeyspace::open(&database, &directory, &*parts.disk)
+            .map_err(|reason| OpenLogError::State { path: directory.clone(), reason })?;
         let queue = Arc::new(Queue::new());
         let committer = Committer {
             queue: Arc::clone(&queue),
             database,
             keyspace,
+            retained,
             directory: directory.clone(),
             unsynced: Unsynced::new(parts.durability),
             parts,
@@ -94,6 +106,11 @@ impl StateStore {
         let (reply, replied) = oneshot::channel();
         self.queue.push(Job::Sync { reply });
         replied
+    }
+
+    /// The retained messages beside the state.
+    pub(super) fn retained(&self) -> EmbeddedRetained {
+        EmbeddedRetained::new(Arc::clone(&self.queue))
     }
 
     /// Commits what waits, then closes the store.
@@ -139,6 +156,7 @@ struct Committer {
     queue: Arc<Queue>,
     database: Database,
     keyspace: Keyspace,
+    retained: RetainedKeyspace,
     directory: PathBuf,
     parts: StateParts,
     unsynced: Unsynced,
@@ -152,6 +170,7 @@ struct Committer {
 struct Gathered {
     writes: BTreeMap<Vec<u8>, Option<Bytes>>,
     replies: Vec<oneshot::Sender<CommitOutcome>>,
+    retained: Vec<Change>,
 }
 
 impl Committer {
@@ -159,8 +178,8 @@ impl Committer {
         let health = Arc::clone(&self.parts.health);
         let _guard = health.guard("tidemill-state");
         let queue = Arc::clone(&self.queue);
-        while let Some(jobs) = queue.take(self.unsynced.due()) {
-            self.work(jobs);
+        while let Some((jobs, retained)) = queue.take(self.unsynced.due()) {
+            self.work(jobs, retained);
             if self.unsynced.due().is_some_and(|due| due <= Instant::now()) {
                 self.sync();
             }
@@ -171,8 +190,9 @@ impl Committer {
         queue.ended.send_replace(true);
     }
 
-    fn work(&mut self, jobs: VecDeque<Job>) {
-        let mut gathered = Gathered::default();
+    fn work(&mut self, jobs: VecDeque<Job>, retained: Vec<Change>) {
+        let retained = self.retained.admit(retained, &self.queue, &*self.parts.disk);
+        let mut gathered = Gathered { retained, ..Gathered::default() };
         for job in jobs {
             match job {
                 Job::Commit { group, generation, writes, reply } => {
@@ -210,6 +230,9 @@ impl Committer {
                     });
                     let _ = reply.send(entries.map(|entries| (generation, entries)));
                 }
+                Job::LoadRetained { after, reply } => {
+                    let _ = reply.send(self.retained.load(after));
+                }
             }
         }
         self.commit(gathered);
@@ -217,21 +240,30 @@ impl Committer {
 
     /// Commits and answers.
     fn commit(&mut self, gathered: Gathered) {
-        let outcome = if gathered.writes.is_empty() || (self.wait_for_space() && self.store(gathered.writes))
-        {
-            CommitOutcome::Committed
+        let Gathered { writes, replies, retained } = gathered;
+        let stored = if writes.is_empty() && retained.is_empty() {
+            Some(0)
+        } else if self.wait_for_space() {
+            self.store(writes, &retained)
         } else {
-            CommitOutcome::Unknown
+            None
         };
-        for reply in gathered.replies {
+        let outcome = if stored.is_some() { CommitOutcome::Committed } else { CommitOutcome::Unknown };
+        for reply in replies {
             // Who asked may have stopped waiting.
             let _ = reply.send(outcome);
         }
+        retained::answer(&self.queue.congestion, retained, stored.ok_or(AppendError::Closed));
     }
 
-    fn store(&mut self, writes: BTreeMap<Vec<u8>, Option<Bytes>>) -> bool {
+    /// Answers the version of the first retained message once all is stored; `None` if it cannot be.
+    fn store(
+        &mut self,
+        writes: BTreeMap<Vec<u8>, Option<Bytes>>,
+        retained: &[Change],
+    ) -> Option<RetainedVersion> {
         if self.parts.health.has_failed() {
-            return false;
+            return None;
         }
         // At least the system has it, so that a killed broker loses nothing.
         let is_synced = self.unsynced.durability() == Durability::Fsync;
@@ -243,16 +275,17 @@ impl Committer {
                 None => batch.remove(&self.keyspace, key),
             }
         }
+        let first = self.retained.write(retained, &mut batch);
         match batch.commit() {
             Ok(()) => {
                 if !is_synced {
                     self.unsynced.note_write(Instant::now());
                 }
-                true
+                Some(first)
             }
             Err(error) => {
                 self.fail("commit", &error);
-                false
+                None
             }
         }
     }
@@ -316,7 +349,7 @@ impl Committer {
     }
 }
 
-fn is_below(disk: &dyn Disk, directory: &Path, bytes: u64) -> bool {
+pub(super) fn is_below(disk: &dyn Disk, directory: &Path, bytes: u64) -> bool {
     // A file system that does not tell is written to until it refuses.
     disk.available(directory).is_ok_and(|free| free < bytes)
 }

@@ -1,5 +1,6 @@
 //! The storage that all brokers of a test share.
 
+use super::retained::RetainedMessages;
 use crate::log::{Bounds, READ_BYTES_MAX, READ_RECORDS_MAX, ReadError, StoredRecord};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -25,6 +26,7 @@ pub(super) struct Store {
     /// Whether records may be lost, as with a power cut.
     loses: AtomicBool,
     pub(super) groups: Mutex<BTreeMap<PartitionGroup, GroupState>>,
+    pub(super) retained: Mutex<RetainedMessages>,
 }
 
 /// The state of one group: who may write it, and what is in it.
@@ -57,6 +59,7 @@ impl Store {
             partitions: partitioning.partitions().map(empty).collect(),
             loses: AtomicBool::new(false),
             groups: Mutex::default(),
+            retained: Mutex::default(),
         }
     }
 
