@@ -12,11 +12,13 @@ use client::{Client, connect};
 use process::{Process, command};
 use rustix::process::Signal;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tidemill_broker::log::embedded::{DataDirectory, Durability, EmbeddedLog};
 use tidemill_broker::log::{Log, ReadEvent};
 use tidemill_core::packet::{QoS, Version};
 use tidemill_core::partition::{Partition, Partitioning};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::oneshot;
 
 /// Exit code, standard output and standard error of `tidemill-broker log …`.
@@ -161,6 +163,14 @@ async fn a_directory_that_is_none_of_a_broker_cannot_be_checked_and_stays_empty(
     assert_eq!(std::fs::read_dir(data.path()).unwrap().count(), 0);
 }
 
+async fn metrics(admin: SocketAddr) -> String {
+    let mut socket = tokio::net::TcpStream::connect(admin).await.unwrap();
+    socket.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
 #[tokio::test]
 async fn a_broker_that_does_not_sync_says_so_and_a_kill_takes_nothing() {
     for (durability, warning) in [("interval", "durability is interval"), ("none", "durability is none")] {
@@ -169,8 +179,10 @@ async fn a_broker_that_does_not_sync_says_so_and_a_kill_takes_nothing() {
         let mut broker = Process::spawn(data.path(), &["--set", &setting]);
         broker.line_with(warning).await;
         let line = broker.line_with("\"addresses\":\"[").await;
-        let address =
-            line.split_once("\"addresses\":\"[").unwrap().1.split_once(']').unwrap().0.parse().unwrap();
+        let between = |begin: &str, end: &str| -> SocketAddr {
+            line.split_once(begin).unwrap().1.split_once(end).unwrap().0.parse().unwrap()
+        };
+        let (address, admin) = (between("\"addresses\":\"[", "]"), between("\"admin\":\"", "\""));
         let mut session = connect(Version::V3_1_1, "subscriber");
         session.clean_start = false;
         let (mut subscriber, _) = Client::connect_with(address, session.clone()).await;
@@ -180,6 +192,14 @@ async fn a_broker_that_does_not_sync_says_so_and_a_kill_takes_nothing() {
             publisher.publish("t", id.to_string().as_bytes(), Some(id)).await;
             publisher.receive().await;
         }
+        let metrics = metrics(admin).await;
+        let value = |name: &str| {
+            let line = metrics.lines().find(|line| line.starts_with(&format!("tidemill_{name} ")));
+            line.unwrap().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        assert!(value("log_record_bytes_total") > 20 * 20, "{metrics}");
+        assert!(value("log_written_bytes_total") > value("log_record_bytes_total"));
+        assert_eq!((value("log_waits_for_space"), value("state_waits_for_space")), (0, 0));
         broker.end(Signal::KILL).await;
 
         let (broker, address) = Process::start(data.path()).await;

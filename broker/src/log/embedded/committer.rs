@@ -36,6 +36,8 @@ pub(super) struct Committer {
     frames: Vec<u8>,
     /// The oldest segment, while its live records are being copied.
     copying: Option<Copying>,
+    /// There may be further segments to remove.
+    is_removing: bool,
     /// A segment that cannot be copied, because it is damaged. It stays until it is trimmed.
     uncopyable: Option<u64>,
     stopped: bool,
@@ -90,6 +92,7 @@ impl Committer {
             floors,
             frames: Vec::new(),
             copying: None,
+            is_removing: false,
             uncopyable: None,
             stopped: false,
         }
@@ -101,7 +104,8 @@ impl Committer {
         let _guard = health.guard("tidemill-log");
         self.plan_copying();
         loop {
-            let until = if self.copying.is_some() { Some(Instant::now()) } else { self.unsynced.due() };
+            let is_busy = self.copying.is_some() || self.is_removing;
+            let until = if is_busy { Some(Instant::now()) } else { self.unsynced.due() };
             let batch = self.shared.intake.next_batch_until(BATCH, until);
             for (done, error) in batch.answers {
                 done(Err(error));
@@ -143,6 +147,9 @@ impl Committer {
         if outcome.is_err() {
             refuse_losses(losses);
             return outcome;
+        }
+        if self.is_removing {
+            self.remove_segments()?;
         }
         self.end_copying()?;
         if self.active.bytes() >= self.shares.segment_bytes {

@@ -48,11 +48,12 @@ fn fill(scene: &Scene, unique_id: Option<u128>) -> (u64, u64, u64) {
     for answered in waiting {
         answered.recv().unwrap().unwrap();
     }
-    let written = log.metrics().written_bytes.get();
+    let metrics = log.metrics().clone();
+    // The last append is answered before its segment is sealed.
     drop(log);
     let files = std::fs::read_dir(scene.data().join("log")).unwrap();
     let stored = files.map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
-    (stored, written, sent)
+    (stored, metrics.written_bytes.get(), sent)
 }
 
 #[test]
@@ -72,7 +73,7 @@ fn under_group_commit_at_most_1_3_bytes_are_written_for_each_byte_stored() {
     let (stored, written, sent) = fill(&scene, None);
 
     assert!(written * 10 <= sent * 13, "{written} written for {sent} that clients sent");
-    assert!(written.abs_diff(stored) < 4_096, "{written} counted, {stored} there");
+    assert!(written.abs_diff(stored) < 1_024, "{written} counted, {stored} there");
 }
 
 #[test]

@@ -158,6 +158,31 @@ async fn a_segment_is_removed_when_every_floor_is_beyond_it() {
 }
 
 #[tokio::test]
+async fn many_segments_are_removed_over_several_turns_while_appends_go_on() {
+    let scene = Scene::with_segments_of(1_000);
+    let log = scene.open();
+    for _ in 0..400 {
+        append(&*log, PARTITION, &[7; 100]);
+    }
+    let before = scene.segments().len();
+    assert!(before > 40);
+
+    log.trim(PARTITION, 400).await.unwrap();
+    assert_eq!(append(&*log, PARTITION, b"next"), 400);
+
+    while scene.segments().len() > 1 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(texts_from(&*log, 400).await, ["next"]);
+    drop(log);
+    assert_eq!(scene.open().bounds(PARTITION).await, Ok(Bounds { start: 400, end: 401 }));
+}
+
+async fn texts_from(log: &dyn Log, from: Offset) -> Vec<Bytes> {
+    read_all(log, PARTITION, from).await.into_iter().map(|record| record.bytes).collect()
+}
+
+#[tokio::test]
 async fn records_whose_state_is_gone_are_refused() {
     let scene = Scene::new();
     let log = scene.open();

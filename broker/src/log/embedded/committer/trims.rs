@@ -5,6 +5,9 @@ use super::{Committer, Stopped};
 use crate::log::{Bounds, ReadError};
 use std::sync::Arc;
 
+/// Segments that one turn removes at most: the file system takes its time for each, and appends wait meanwhile.
+const REMOVED_PER_TURN: usize = 8;
+
 impl Committer {
     pub(super) fn take_trims(&self) -> Vec<TrimRequest> {
         std::mem::take(&mut *self.shared.trims.lock())
@@ -51,9 +54,11 @@ impl Committer {
         Ok(())
     }
 
-    /// Removes the oldest segments as long as every floor is at or beyond the beginning of the next one.
+    /// Removes the oldest segments as long as every floor is at or beyond the beginning of the next one; what is too
+    /// much for one turn is left to the next.
     pub(super) fn remove_segments(&mut self) -> Result<(), Stopped> {
-        loop {
+        self.is_removing = false;
+        for _ in 0..REMOVED_PER_TURN {
             let oldest = {
                 let segments = self.shared.segments.read();
                 let Some((oldest, next)) = segments.oldest_sealed() else { return Ok(()) };
@@ -73,6 +78,8 @@ impl Committer {
                 tracing::warn!(segment = %oldest.path.display(), %error, "segment that is not needed was not removed");
             }
         }
+        self.is_removing = true;
+        Ok(())
     }
 }
 

@@ -82,6 +82,27 @@ fn a_log_that_was_closed_is_fine_and_stays_as_it_is() {
     assert!(snapshot(&scene.data()) == before);
 }
 
+/// `tests/data/embedded-log-v1` was written by the first version; there is no state beside it.
+#[test]
+fn a_log_of_the_first_version_is_checked_and_dumped() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/embedded-log-v1");
+    let inspection = Inspection::open(&data).unwrap();
+    let mut records = Vec::new();
+    let tell = &mut |dumped| {
+        records.push(dumped);
+        ControlFlow::Continue(())
+    };
+
+    let report = inspection.check().unwrap();
+    inspection.dump(Selection::default(), tell).unwrap();
+
+    let mut damaged = report.files.iter().filter(|file| file.condition == Condition::Damaged);
+    assert_eq!(damaged.next().unwrap().path, data.join("state"));
+    assert_eq!(damaged.next(), None);
+    assert_eq!(report.records, 24);
+    assert_eq!(records.len(), 24 - 3, "three were trimmed");
+}
+
 #[test]
 fn damage_is_named_by_segment_and_byte_and_passed_over() {
     let first = format::SegmentHeader::length_max(3) as u64;
