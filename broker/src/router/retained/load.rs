@@ -54,18 +54,18 @@ async fn load(
     log: &dyn RetainedLog,
 ) -> Result<Found, LoadError> {
     let mut found = Found::default();
-    let mut after = None;
+    let mut next = log.load(None);
     loop {
-        let entries = log.load(after).await?;
+        let entries = next.await?;
         let Some(last) = entries.last() else { return Ok(found) };
-        after = Some(last.topic.clone());
+        // Read while these are looked at.
+        next = log.load(Some(last.topic.clone()));
         let now_ms = unix_ms();
         for entry in entries {
             let Some(message) = found.decode(entry) else { continue };
-            let topic = message.topic.text().clone();
             if message.is_expired(now_ms) {
                 found.expired += 1;
-                log.store(&topic, None, None);
+                log.store(message.topic.text(), None, None);
             } else if store.set(Arc::new(message), bytes_max, now_ms).is_err() {
                 found.no_room += 1;
             }
