@@ -183,6 +183,8 @@ pub enum WillOutcome {
     Due {
         /// Milliseconds from now on.
         in_ms: u64,
+        /// The broker closed the connection for a reason of its own: any CONNECT of the client calls it off.
+        is_brokers_own: bool,
     },
 }
 

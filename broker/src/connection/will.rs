@@ -141,8 +141,9 @@ impl Wills {
         end: WillEnd,
     ) -> WillOutcome {
         let in_ms = u64::from(end.delay_secs(&will)) * 1_000;
+        let is_brokers_own = end.is_brokers_own;
         if in_ms > 0 && self.wait(client_id, will.clone(), end, in_ms) {
-            return WillOutcome::Due { in_ms };
+            return WillOutcome::Due { in_ms, is_brokers_own };
         }
         self.publish(client_id, will);
         WillOutcome::Over
@@ -150,9 +151,8 @@ impl Wills {
 
     /// A will that an owner had stored, whose broker died or stopped.
     pub fn restore(&self, restored: RestoredWill) {
-        let RestoredWill { name, will, session_expiry_secs, due_in_ms } = restored;
+        let RestoredWill { name, will, session_expiry_secs, due_in_ms, is_brokers_own } = restored;
         let client_id = name.client_id.clone();
-        let is_brokers_own = due_in_ms.is_none();
         let end = WillEnd { session_expiry_secs, is_brokers_own, stored: Some(name) };
         let in_ms = due_in_ms.unwrap_or_else(|| u64::from(end.delay_secs(&will)) * 1_000);
         if !self.wait(&client_id, will.clone(), end.clone(), in_ms) {

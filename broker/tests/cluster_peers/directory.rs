@@ -156,7 +156,7 @@ fn detach_in_flight() -> Detach {
         connection: CONNECTION,
         session_expiry_secs: None,
         in_flight: Some(Box::new(in_flight)),
-        will: WillOutcome::Due { in_ms: 30_000 },
+        will: WillOutcome::Due { in_ms: 30_000, is_brokers_own: true },
     }
 }
 

@@ -65,6 +65,7 @@ async fn the_wills_of_connections_that_died_with_their_broker_are_published_by_t
         will: will(qos),
         session_expiry_secs,
         due_in_ms: None,
+        is_brokers_own: true,
     };
     let both = [expected(&session, QoS::AtMostOnce, 3_600), expected(&clean, QoS::AtLeastOnce, 0)];
     assert_eq!(restored(&world), both, "at QoS 0 and without a session nothing is kept");
@@ -86,7 +87,7 @@ async fn a_delay_that_runs_goes_on_and_what_was_published_is_not_kept() {
     let waiting = world.attach(with_will("a", QoS::AtLeastOnce, PERSISTENT)).await.unwrap();
     let published = world.attach(with_will("b", QoS::AtLeastOnce, PERSISTENT)).await.unwrap();
     let normal = world.attach(with_will("c", QoS::AtLeastOnce, SessionLifetime::Clean)).await.unwrap();
-    end(&world, &waiting, WillOutcome::Due { in_ms: 5_000 });
+    end(&world, &waiting, WillOutcome::Due { in_ms: 5_000, is_brokers_own: false });
     end(&world, &published, WillOutcome::Over);
     end(&world, &normal, WillOutcome::Over);
     world.stored().await;
@@ -97,14 +98,14 @@ async fn a_delay_that_runs_goes_on_and_what_was_published_is_not_kept() {
 
     let restored = restored(&world);
     assert_eq!(restored.iter().map(|will| &will.name).collect::<Vec<_>>(), [&name(&waiting)]);
-    assert_eq!(restored[0].due_in_ms, Some(3_000));
+    assert_eq!((restored[0].due_in_ms, restored[0].is_brokers_own), (Some(3_000), false));
 }
 
 #[tokio::test]
 async fn a_new_connection_has_its_own_will_and_a_late_word_about_the_former_changes_nothing() {
     let world = World::new().await;
     let first = world.attach(with_will("a", QoS::AtLeastOnce, PERSISTENT)).await.unwrap();
-    end(&world, &first, WillOutcome::Due { in_ms: 5_000 });
+    end(&world, &first, WillOutcome::Due { in_ms: 5_000, is_brokers_own: false });
     let second = world.attach(with_will("a", QoS::ExactlyOnce, PERSISTENT)).await.unwrap();
     world.owner_will_over(name(&first));
     world.stored().await;

@@ -2,8 +2,8 @@
 //! clean ones those that are retained or above QoS 0.
 //!
 //! Value of a will: version, seconds that the session outlives its connection, the will. A will is its flags (bits 0-1
-//! QoS, 2 retain, 3 properties), topic, payload, delay and properties. Value of a deadline: version, milliseconds since
-//! the Unix epoch.
+//! QoS, 2 retain, 3 properties), topic, payload, delay and properties. Value of a deadline: version, flags (bit 0:
+//! the broker's own reason), milliseconds since the Unix epoch.
 
 use super::{STATE_VERSION, flag, read_flags, read_version_1};
 use crate::attach::SessionLifetime;
@@ -15,6 +15,7 @@ use bytes::Bytes;
 
 const WILL_RETAIN: u8 = 1 << 2;
 const WILL_PROPERTIES: u8 = 1 << 3;
+const DUE_BROKERS_OWN: u8 = 1;
 
 /// The will of one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub struct StoredWill {
 pub struct WillDue {
     /// Milliseconds since the Unix epoch.
     pub at_ms: u64,
+    /// The broker closed the connection for a reason of its own: any CONNECT of the client calls it off.
+    pub is_brokers_own: bool,
 }
 
 /// Whether the will of a session is stored. Host and owner decide alike.
@@ -67,7 +70,8 @@ impl WillDue {
     /// Writes the value in the newest format.
     #[must_use]
     pub fn encode(&self) -> Bytes {
-        let mut writer = Writer::versioned(STATE_VERSION, 8);
+        let mut writer = Writer::versioned(STATE_VERSION, 9);
+        writer.u8(flag(self.is_brokers_own, DUE_BROKERS_OWN));
         writer.number(self.at_ms);
         writer.finish()
     }
@@ -79,7 +83,9 @@ impl WillDue {
     /// [`FormatError`]: as [`StoredWill::decode`].
     pub fn decode(bytes: Bytes) -> Result<Self, FormatError> {
         let mut reader = read_version_1(bytes, "deadline version")?;
-        let due = Self { at_ms: reader.number("will deadline")? };
+        let flags = read_flags(&mut reader, "deadline flags", DUE_BROKERS_OWN)?;
+        let is_brokers_own = flags & DUE_BROKERS_OWN != 0;
+        let due = Self { at_ms: reader.number("will deadline")?, is_brokers_own };
         reader.finish()?;
         Ok(due)
     }
@@ -137,10 +143,10 @@ mod tests {
     #[test]
     fn version_1_keeps_its_bytes() {
         let stored = StoredWill { session_expiry_secs: 300, will: will() };
-        let due = WillDue { at_ms: 300 };
+        let due = WillDue { at_ms: 300, is_brokers_own: true };
 
         assert_eq!(hex(&stored.encode()), "01ac020d017404676f6e6503030301 78".replace(' ', ""));
-        assert_eq!(hex(&due.encode()), "01ac02");
+        assert_eq!(hex(&due.encode()), "0101ac02");
         assert_eq!(StoredWill::decode(stored.encode()), Ok(stored));
         assert_eq!(WillDue::decode(due.encode()), Ok(due));
     }

@@ -123,6 +123,9 @@ pub struct Detach {
     /// Milliseconds until the host publishes its will; absent when that is over.
     #[prost(uint64, optional, tag = "5")]
     pub will_due_in_ms: Option<u64>,
+    /// Any CONNECT of the client calls that will off.
+    #[prost(bool, tag = "6")]
+    pub will_is_brokers_own: bool,
 }
 
 /// Host to owner: a will that was due later is over.

@@ -86,7 +86,8 @@ fn client_frames() -> Vec<(Body, &'static str)> {
         in_flight: None,
         will: core::WillOutcome::Over,
     };
-    let detach_will_due = core::Detach { will: core::WillOutcome::Due { in_ms: 300 }, ..detach.clone() };
+    let detach_will_due =
+        core::Detach { will: core::WillOutcome::Due { in_ms: 300, is_brokers_own: true }, ..detach.clone() };
     let detach_in_flight = core::Detach { in_flight: in_flight(), ..detach.clone() };
     let grant_in_flight = core::AttachGrant { in_flight: in_flight(), ..grant() };
     let attach = Attach { request, owner_epoch, client: Some((&attach_request()).into()) };
@@ -229,7 +230,7 @@ fn core_values_come_back_from_the_wire_as_they_were() {
     let with_intents = in_flight().map(|one| Box::new(InFlight { intents: vec![intent()], ..*one }));
     for in_flight in [None, in_flight(), with_intents] {
         let (client_id, session_expiry_secs) = ("c".into(), None);
-        let (connection, will) = (CONNECTION, core::WillOutcome::Due { in_ms: 300 });
+        let (connection, will) = (CONNECTION, core::WillOutcome::Due { in_ms: 300, is_brokers_own: true });
         let detach = core::Detach { client_id, connection, session_expiry_secs, in_flight, will };
         assert_eq!(core::Detach::try_from(Detach::from(&detach)), Ok(detach));
     }

@@ -268,8 +268,7 @@ impl StoredPartition {
     fn take_wills(&mut self) -> Vec<LeftWill> {
         let wills = std::mem::take(&mut self.wills).into_iter();
         let left = wills.filter_map(|((session, connection), (stored, due))| {
-            let due_at_ms = due.map(|due| due.at_ms);
-            Some(LeftWill { session, connection, stored: stored?, due_at_ms })
+            Some(LeftWill { session, connection, stored: stored?, due })
         });
         left.collect()
     }

@@ -16,7 +16,7 @@ pub(super) struct LeftWill {
     pub(super) connection: ConnectionEpoch,
     pub(super) stored: StoredWill,
     /// When it is due; `None` when its connection was there to the end.
-    pub(super) due_at_ms: Option<u64>,
+    pub(super) due: Option<WillDue>,
 }
 
 /// The wills of one group that are stored.
@@ -39,6 +39,8 @@ pub struct RestoredWill {
     pub session_expiry_secs: u32,
     /// When it is due, in milliseconds from now; `None` when its connection died with its broker.
     pub due_in_ms: Option<u64>,
+    /// Any CONNECT of the client calls it off, one with clean start too.
+    pub is_brokers_own: bool,
 }
 
 fn session_id(client_id: &ByteString, number: SessionNumber) -> QueueId {
@@ -81,11 +83,11 @@ impl Group {
             WillOutcome::Over => {
                 self.forget_will(WillOver { client_id: client_id.clone(), session, connection });
             }
-            WillOutcome::Due { in_ms } => {
+            WillOutcome::Due { in_ms, is_brokers_own } => {
                 let at_ms = self.parts.surroundings.now_ms().saturating_add(in_ms);
                 let key = StateKey::WillDue { session: session_id(client_id, session), connection };
                 let partition = self.partition_of(client_id);
-                self.ledger.write(partition, &key, Some(WillDue { at_ms }.encode()));
+                self.ledger.write(partition, &key, Some(WillDue { at_ms, is_brokers_own }.encode()));
             }
         }
     }
@@ -115,7 +117,7 @@ impl Group {
             return;
         }
         let now_ms = self.parts.surroundings.now_ms();
-        for LeftWill { session, connection, stored, due_at_ms } in std::mem::take(&mut self.wills.left) {
+        for LeftWill { session, connection, stored, due } in std::mem::take(&mut self.wills.left) {
             // One that goes on has its will still, and its host.
             if self.registry.attached(&session.name).is_some_and(|attached| attached.is(connection)) {
                 continue;
@@ -124,7 +126,8 @@ impl Group {
                 name: WillOver { client_id: session.name, session: session.number, connection },
                 will: stored.will,
                 session_expiry_secs: stored.session_expiry_secs,
-                due_in_ms: due_at_ms.map(|at_ms| at_ms.saturating_sub(now_ms)),
+                due_in_ms: due.map(|due| due.at_ms.saturating_sub(now_ms)),
+                is_brokers_own: due.is_none_or(|due| due.is_brokers_own),
             });
         }
     }

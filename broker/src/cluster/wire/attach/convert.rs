@@ -70,8 +70,9 @@ impl From<&core::Detach> for Detach {
             in_flight: detach.in_flight.as_deref().map(InFlight::from),
             will_due_in_ms: match detach.will {
                 WillOutcome::Over => None,
-                WillOutcome::Due { in_ms } => Some(in_ms),
+                WillOutcome::Due { in_ms, .. } => Some(in_ms),
             },
+            will_is_brokers_own: matches!(detach.will, WillOutcome::Due { is_brokers_own: true, .. }),
         }
     }
 }
@@ -85,7 +86,10 @@ impl TryFrom<Detach> for core::Detach {
             connection: required(detach.connection, "connection")?.into(),
             session_expiry_secs: detach.session_expiry_secs,
             in_flight: in_flight(detach.in_flight)?,
-            will: detach.will_due_in_ms.map_or(WillOutcome::Over, |in_ms| WillOutcome::Due { in_ms }),
+            will: detach.will_due_in_ms.map_or(WillOutcome::Over, |in_ms| WillOutcome::Due {
+                in_ms,
+                is_brokers_own: detach.will_is_brokers_own,
+            }),
         })
     }
 }
