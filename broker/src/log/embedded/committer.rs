@@ -214,9 +214,10 @@ impl Committer {
         let active = Arc::clone(&self.active);
         let frames = std::mem::take(&mut self.frames);
         let written = self.when_there_is_space(&mut |shared| {
-            shared.disk.write_at(active.file(), &frames, position).inspect_err(|_| {
+            let file = active.file()?;
+            shared.disk.write_at(&file, &frames, position).inspect_err(|_| {
                 // If this fails, too, the part is overwritten or cut by the next start.
-                let _ = active.file().set_len(position);
+                let _ = file.set_len(position);
             })
         });
         if written.is_ok() {
@@ -234,7 +235,8 @@ impl Committer {
             return Ok(());
         }
         self.shared.metrics.syncs.inc();
-        self.shared.disk.sync(self.active.file()).map_err(|error| {
+        let synced = self.active.file().and_then(|file| self.shared.disk.sync(&file));
+        synced.map_err(|error| {
             // Whether the batch is durable can never be found out: a second sync may answer "yes" to pages that the
             // system has dropped after the first.
             self.shared.health.fail(format!("sync of {}: {error}", self.active.path.display()));

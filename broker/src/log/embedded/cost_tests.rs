@@ -100,7 +100,7 @@ fn a_start_reads_of_sealed_segments_their_headers_only() {
     for path in sealed {
         assert_eq!(read_of(path), header, "{}", path.display());
         let index = path.with_extension("index");
-        assert!(read_of(&index) < 400, "{} of {}", read_of(&index), index.display());
+        assert!(read_of(&index) < 200, "{} of {}", read_of(&index), index.display());
     }
     assert!(read_of(active) >= std::fs::metadata(active).unwrap().len(), "the last one is read whole");
 }

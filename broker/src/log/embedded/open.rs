@@ -121,8 +121,14 @@ pub(super) fn open_segments(
         sync_directory(parent).map_err(io)?;
     }
     let mut list = Vec::new();
-    for number in list_segments(directory)? {
-        list.push(Arc::new(Segment::open(directory, number, partitions, disk)?));
+    let numbers = list_segments(directory)?;
+    for number in &numbers {
+        let segment = Segment::open(directory, *number, partitions, disk)?;
+        if Some(number) != numbers.last() {
+            restore_index(&segment, &**disk, metrics)?;
+            segment.release();
+        }
+        list.push(Arc::new(segment));
     }
     let create = |number, bases| {
         let layout = Layout::Compact { created_ms: now_ms() };
@@ -132,10 +138,7 @@ pub(super) fn open_segments(
     if list.is_empty() {
         list.push(create(1, vec![Base::default(); partitions])?);
     }
-    let (active, sealed) = list.split_last().expect("there is at least one segment");
-    for segment in sealed {
-        restore_index(segment, &**disk, metrics)?;
-    }
+    let active = list.last().expect("there is at least one segment");
     let mut resume = resume(active, &**disk)?;
     if active.header.layout == Layout::Fixed {
         active.seal(metrics).map_err(io)?;
@@ -185,12 +188,13 @@ fn list_segments(directory: &Path) -> Result<Vec<u64>, OpenLogError> {
 
 /// Makes the index of a sealed segment if a crash prevented it.
 fn restore_index(segment: &Segment, disk: &dyn Disk, metrics: &EmbeddedMetrics) -> Result<(), OpenLogError> {
-    if segment.adopt_index().is_some() {
+    if segment.adopt_index() {
         return Ok(());
     }
     tracing::warn!(segment = %segment.path.display(), "index is missing or damaged; making it from the segment");
     let io = |source| OpenLogError::Io { path: segment.path.clone(), source };
-    let found = scan(disk, segment.file(), &segment.header).map_err(io)?;
+    let file = segment.file().map_err(io)?;
+    let found = scan(disk, &file, &segment.header).map_err(io)?;
     let reason = match found.rest {
         Rest::Nothing => {
             segment.restore(found.bytes, found.runs);
@@ -207,13 +211,13 @@ fn restore_index(segment: &Segment, disk: &dyn Disk, metrics: &EmbeddedMetrics) 
 /// Finds the end of the active segment and cuts off what was torn.
 fn resume(active: &Arc<Segment>, disk: &dyn Disk) -> Result<Resume, OpenLogError> {
     let io = |source| OpenLogError::Io { path: active.path.clone(), source };
-    let Scan { runs, floors, batch, bytes: end, rest } =
-        scan(disk, active.file(), &active.header).map_err(io)?;
+    let file = active.file().map_err(io)?;
+    let Scan { runs, floors, batch, bytes: end, rest } = scan(disk, &file, &active.header).map_err(io)?;
     match rest {
         Rest::Nothing => {}
         Rest::Torn => {
             tracing::warn!(segment = %active.path.display(), end, "cutting a batch that was not finished");
-            active.file().set_len(end).map_err(io)?;
+            file.set_len(end).map_err(io)?;
         }
         Rest::Unsynced { position, fault } => {
             let cut = active.bytes() - end;
@@ -221,7 +225,7 @@ fn resume(active: &Arc<Segment>, disk: &dyn Disk) -> Result<Resume, OpenLogError
                 segment = %active.path.display(), end, position, %fault, cut,
                 "the power failed before all records were synced; cutting off what was not"
             );
-            active.file().set_len(end).map_err(io)?;
+            file.set_len(end).map_err(io)?;
         }
         Rest::Damaged { position, fault } => {
             let reason = format!("at position {position}: {fault}, and later records follow");
@@ -230,7 +234,7 @@ fn resume(active: &Arc<Segment>, disk: &dyn Disk) -> Result<Resume, OpenLogError
     }
     // What a killed broker had written and not synced is there, but only the system has it. What comes next must be
     // able to say that everything before it is on the disk.
-    active.file().sync_all().map_err(io)?;
+    file.sync_all().map_err(io)?;
     let next = (0..).map(Partition).zip(&active.header.bases);
     let next = next.map(|(partition, base)| runs.next(partition).unwrap_or(base.offset)).collect();
     active.restore(end, runs);

@@ -10,6 +10,7 @@ use super::directory::{sync_directory, write_whole};
 use super::disk::{Disk, FileAt};
 use super::format::{Base, FormatFault, IndexHeader, IndexRun, Run, RunKind, SegmentHeader, encode_index};
 use super::metrics::EmbeddedMetrics;
+use super::recovery::{Rest, Scan, scan};
 use super::segments::live_part;
 use parking_lot::RwLock;
 use std::fs::{File, OpenOptions};
@@ -22,7 +23,9 @@ use tidemill_core::partition::{Offset, Partition};
 pub(super) struct Segment {
     pub(super) header: SegmentHeader,
     pub(super) path: PathBuf,
-    file: File,
+    /// Open while the segment is written; a sealed one is opened when it is read, so that a long log does not take the
+    /// descriptors of connections.
+    file: RwLock<Option<Arc<File>>>,
     disk: Arc<dyn Disk>,
     written: RwLock<Written>,
 }
@@ -32,8 +35,23 @@ struct Written {
     bytes: u64,
     /// Records and bytes of each partition that were appended here.
     own: Vec<Share>,
+    /// What was copied here, once it is not written any more.
+    copied: Vec<CopiedHere>,
     /// Where the records are, until that is in the index file.
     runs: Option<Runs>,
+}
+
+impl CopiedHere {
+    fn of(run: &IndexRun) -> Self {
+        let IndexRun { partition, first, count, bytes, .. } = *run;
+        Self { partition, first, count: count.into(), bytes }
+    }
+}
+
+impl Written {
+    fn of(bytes: u64, runs: Runs) -> Self {
+        Self { bytes, own: runs.shares(), copied: Vec::new(), runs: Some(runs) }
+    }
 }
 
 /// Records of one partition and the bytes of their frames.
@@ -41,6 +59,16 @@ struct Written {
 struct Share {
     count: u64,
     bytes: u64,
+}
+
+/// Copies of records of one partition whose offsets follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CopiedHere {
+    pub(super) partition: Partition,
+    pub(super) first: Offset,
+    pub(super) count: u64,
+    /// Of their frames.
+    pub(super) bytes: u64,
 }
 
 /// Where the records of a segment are that is written, or was just scanned.
@@ -157,7 +185,8 @@ impl Segment {
         sync_directory(directory)?;
         metrics.written_bytes.inc_by(bytes.len() as u64);
         let runs = Runs::new(&header);
-        let written = Written { bytes: bytes.len() as u64, own: runs.shares(), runs: Some(runs) };
+        let written = Written::of(bytes.len() as u64, runs);
+        let file = RwLock::new(Some(Arc::new(file)));
         Ok(Self { header, path, file, disk: Arc::clone(disk), written: RwLock::new(written) })
     }
 
@@ -183,8 +212,10 @@ impl Segment {
             let reason = "it is another segment than its name says".to_owned();
             return Err(OpenLogError::Damaged { path, reason });
         }
-        let written = Written { bytes, own: vec![Share::default(); partitions], runs: None };
-        Ok(Self { header, path, file, disk: Arc::clone(disk), written: RwLock::new(written) })
+        let own = vec![Share::default(); partitions];
+        let written = RwLock::new(Written { bytes, own, copied: Vec::new(), runs: None });
+        let file = RwLock::new(Some(Arc::new(file)));
+        Ok(Self { header, path, file, disk: Arc::clone(disk), written })
     }
 
     /// Length of the committed part.
@@ -196,19 +227,28 @@ impl Segment {
         self.header.base(partition).expect("every segment knows every partition")
     }
 
-    pub(super) fn file(&self) -> &File {
-        &self.file
+    /// The file; of a sealed segment for reading.
+    pub(super) fn file(&self) -> io::Result<Arc<File>> {
+        match &*self.file.read() {
+            Some(file) => Ok(Arc::clone(file)),
+            None => File::open(&self.path).map(Arc::new),
+        }
+    }
+
+    /// Closes the file of a segment that is not written any more.
+    pub(super) fn release(&self) {
+        *self.file.write() = None;
     }
 
     /// Takes what a scan found in the file.
     pub(super) fn restore(&self, bytes: u64, runs: Runs) {
-        *self.written.write() = Written { bytes, own: runs.shares(), runs: Some(runs) };
+        *self.written.write() = Written::of(bytes, runs);
     }
 
     /// Makes records readable that were committed up to `bytes`.
     pub(super) fn publish(&self, bytes: u64, records: impl Iterator<Item = PlacedRecord>) {
         let mut written = self.written.write();
-        let Written { bytes: end, own, runs } = &mut *written;
+        let Written { bytes: end, own, runs, .. } = &mut *written;
         *end = bytes;
         let runs = runs.as_mut().expect("only the last segment is written");
         for record in records {
@@ -231,22 +271,50 @@ impl Segment {
         };
         write_whole(&index_path(&self.path), &bytes)?;
         metrics.written_bytes.inc_by(bytes.len() as u64);
-        self.written.write().runs = None;
+        self.release();
+        let copied = self.copied_runs();
+        let mut written = self.written.write();
+        written.copied = copied;
+        written.runs = None;
         Ok(())
     }
 
-    /// Takes what the front of the index file says, if the file is there and belongs to this segment. Answers the
-    /// copied runs.
-    pub(super) fn adopt_index(&self) -> Option<Vec<IndexRun>> {
-        let index = File::open(index_path(&self.path)).ok()?;
-        let header = self.index_header(&index).ok()?;
+    /// Takes what the front of the index file says; false if it is not there or does not belong to this segment.
+    pub(super) fn adopt_index(&self) -> bool {
+        let Ok(index) = File::open(index_path(&self.path)) else { return false };
+        let Ok(header) = self.index_header(&index) else { return false };
         let mut written = self.written.write();
         let (own, copied): (Vec<_>, _) = header.runs.into_iter().partition(|run| run.kind == RunKind::Own);
         for run in own {
             let share = &mut written.own[usize::from(run.partition.0)];
             *share = Share { count: run.count.into(), bytes: run.bytes };
         }
-        Some(copied)
+        written.copied = copied.iter().map(CopiedHere::of).collect();
+        true
+    }
+
+    /// Finds the records in the segment itself, because the index is damaged. They are kept in memory; the index is made
+    /// again at the next start.
+    fn do_without_index(&self, fault: &SegmentFault) -> Result<(), SegmentFault> {
+        let io = |source| SegmentFault::Io { path: self.path.clone(), source };
+        let file = self.file().map_err(io)?;
+        let Scan { runs, bytes, rest, .. } = scan(&*self.disk, &file, &self.header).map_err(io)?;
+        match rest {
+            Rest::Nothing => {}
+            Rest::Torn => return Err(self.damaged(bytes, FormatFault::Short)),
+            Rest::Unsynced { position, fault } | Rest::Damaged { position, fault } => {
+                return Err(self.damaged(position, fault));
+            }
+        }
+        tracing::warn!(%fault, "reading the segment without its index");
+        self.restore(bytes, runs);
+        // If it stays it is met again.
+        let _ = std::fs::remove_file(index_path(&self.path));
+        Ok(())
+    }
+
+    fn damaged(&self, position: u64, fault: FormatFault) -> SegmentFault {
+        SegmentFault::Damaged { path: self.path.clone(), position, fault }
     }
 
     /// Reads the front of the index.

@@ -2,7 +2,7 @@
 
 use super::copies::{CopiedRun, Copies, share};
 use super::format::RunKind;
-use super::segment::Segment;
+use super::segment::{CopiedHere, Segment};
 use std::sync::Arc;
 use tidemill_core::partition::{Offset, Partition};
 
@@ -43,12 +43,9 @@ impl Segments {
     pub(super) fn new(list: Vec<Arc<Segment>>, partitions: usize) -> Self {
         let mut segments = Self { list, copies: vec![Copies::default(); partitions] };
         for segment in segments.list.clone() {
-            for (partition, first, count, bytes) in segment.copied_runs() {
-                segments.note_copy(
-                    partition,
-                    first,
-                    CopiedRun { count, bytes, segment: segment.header.number },
-                );
+            for CopiedHere { partition, first, count, bytes } in segment.copied_runs() {
+                let run = CopiedRun { count, bytes, segment: segment.header.number };
+                segments.note_copy(partition, first, run);
             }
         }
         segments

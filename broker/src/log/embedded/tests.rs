@@ -121,6 +121,51 @@ async fn a_log_of_many_segments_is_read_whole_after_a_restart_also_without_an_in
 }
 
 #[tokio::test]
+async fn a_damaged_index_is_done_without_and_made_again() {
+    let scene = Scene::with_segments_of(5_000);
+    let log = scene.open();
+    for number in 0..200_u8 {
+        append(&*log, PARTITION, &[number; 50]);
+    }
+    drop(log);
+    let index = scene.segment(1).with_extension("index");
+    let mut bytes = std::fs::read(&index).unwrap();
+    // The front is whole, so that a start takes it.
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&index, &bytes).unwrap();
+
+    for _ in 0..2 {
+        let log = scene.open();
+        let read = texts(&*log, PARTITION).await;
+        assert_eq!(read.iter().map(|text| text[0]).collect::<Vec<_>>(), (0..200).collect::<Vec<_>>());
+    }
+    assert!(inspect::Inspection::open(&scene.data()).unwrap().check().unwrap().is_fine());
+}
+
+#[tokio::test]
+async fn only_the_last_of_many_segments_is_kept_open() {
+    let scene = Scene::with_segments_of(1_000);
+    let log = scene.open();
+    for _ in 0..100 {
+        append(&*log, PARTITION, &[7; 100]);
+    }
+    assert_eq!(read_all(&*log, PARTITION, 0).await.len(), 100);
+    drop(log);
+
+    let log = scene.open();
+
+    let segments = scene.segments();
+    let is_open = |path: &std::path::PathBuf| {
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+        let mut targets = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        targets.any(|target| target == *path)
+    };
+    let open: Vec<_> = segments.iter().filter(|path| is_open(path)).collect();
+    assert_eq!(open, [segments.last().unwrap()]);
+    assert_eq!(read_all(&*log, PARTITION, 0).await.len(), 100);
+}
+
+#[tokio::test]
 async fn records_larger_than_a_read_window_are_read() {
     let scene = Scene::with_segments_of(1 << 20);
     let log = scene.open();

@@ -4,7 +4,7 @@ use super::super::disk::FileAt;
 use super::super::format::{
     FRAME_PREFIX, FormatFault, FrameBody, IndexRun, RunKind, body_length, decode_frame,
 };
-use super::{Segment, SegmentFault, index_path};
+use super::{CopiedHere, Segment, SegmentFault, index_path};
 use crate::log::{READ_BYTES_MAX, READ_RECORDS_MAX, StoredRecord};
 use std::fs::File;
 use std::io::Read;
@@ -35,34 +35,60 @@ impl Positions {
 }
 
 impl Segment {
-    /// The copied runs: partition, first offset, records, bytes.
-    pub(in super::super) fn copied_runs(&self) -> Vec<(Partition, Offset, u64, u64)> {
-        if let Some(runs) = &self.written.read().runs {
-            let copied = runs.copied.iter();
-            return copied
-                .map(|run| (run.partition, run.first, run.positions.len() as u64, run.bytes))
-                .collect();
-        }
-        let copied = self.adopt_index().unwrap_or_default();
-        copied.iter().map(|run| (run.partition, run.first, run.count.into(), run.bytes)).collect()
+    /// What was copied here.
+    pub(in super::super) fn copied_runs(&self) -> Vec<CopiedHere> {
+        let written = self.written.read();
+        let Some(runs) = &written.runs else { return written.copied.clone() };
+        let copied = runs.copied.iter();
+        copied
+            .map(|run| CopiedHere {
+                partition: run.partition,
+                first: run.first,
+                count: run.positions.len() as u64,
+                bytes: run.bytes,
+            })
+            .collect()
     }
 
     /// Where the records of `partition` are from offset `from` or an earlier one on; none if it is not here as `kind`.
+    /// Without the index the segment itself is read.
     pub(in super::super) fn positions(
         &self,
         partition: Partition,
         kind: RunKind,
         from: Offset,
     ) -> Result<Positions, SegmentFault> {
-        if let Some(runs) = &self.written.read().runs {
-            let holds = |first: Offset, count: usize| (first..first + count as u64).contains(&from);
-            let run = runs.iter().find(|run| {
-                (run.partition, run.kind) == (partition, kind) && holds(run.first, run.positions.len())
-            });
-            let rest = run.and_then(|run| run.positions.get(usize::try_from(from - run.first).ok()?..));
-            let rest = rest.unwrap_or_default();
-            return Ok(Positions { first: from, list: rest[..rest.len().min(READ_RECORDS_MAX)].into() });
+        if let Some(positions) = self.positions_in_memory(partition, kind, from) {
+            return Ok(positions);
         }
+        match self.positions_in_index(partition, kind, from) {
+            Err(fault @ SegmentFault::Index { .. }) => {
+                self.do_without_index(&fault)?;
+                self.positions_in_memory(partition, kind, from).ok_or(fault)
+            }
+            found => found,
+        }
+    }
+
+    /// `None` if they are in the index only.
+    fn positions_in_memory(&self, partition: Partition, kind: RunKind, from: Offset) -> Option<Positions> {
+        let written = self.written.read();
+        let runs = written.runs.as_ref()?;
+        let holds = |first: Offset, count: usize| (first..first + count as u64).contains(&from);
+        let run = runs.iter().find(|run| {
+            (run.partition, run.kind) == (partition, kind) && holds(run.first, run.positions.len())
+        });
+        let rest = run.and_then(|run| run.positions.get(usize::try_from(from - run.first).ok()?..));
+        let rest = rest.unwrap_or_default();
+        Some(Positions { first: from, list: rest[..rest.len().min(READ_RECORDS_MAX)].into() })
+    }
+
+    fn positions_in_index(
+        &self,
+        partition: Partition,
+        kind: RunKind,
+        from: Offset,
+    ) -> Result<Positions, SegmentFault> {
         let path = index_path(&self.path);
         let io = |source| SegmentFault::Io { path: path.clone(), source };
         let index = File::open(&path).map_err(io)?;
@@ -87,6 +113,7 @@ impl Segment {
         from: Offset,
         positions: &[u32],
     ) -> Result<Vec<StoredRecord>, SegmentFault> {
+        let file = self.file().map_err(|source| SegmentFault::Io { path: self.path.clone(), source })?;
         let mut records = Vec::new();
         let mut bytes = 0;
         for _ in 0..WINDOWS_MAX {
@@ -96,7 +123,7 @@ impl Segment {
                 break;
             }
             let begin = rest[0];
-            let window = match self.read_window(rest) {
+            let window = match self.read_window(&file, rest) {
                 Ok(window) => window,
                 Err(fault) if records.is_empty() => return Err(fault),
                 Err(_) => break,
@@ -121,30 +148,30 @@ impl Segment {
     }
 
     /// The bytes from the first position on: all records that begin within a window, the first one whole.
-    fn read_window(&self, positions: &[u32]) -> Result<Vec<u8>, SegmentFault> {
+    fn read_window(&self, file: &File, positions: &[u32]) -> Result<Vec<u8>, SegmentFault> {
         let begin = positions[0];
         let within = positions.partition_point(|position| position - begin < WINDOW_BYTES);
         let wanted = u64::from(positions[within - 1] - begin) + u64::from(WINDOW_SLACK);
         let left = self.bytes().saturating_sub(begin.into());
-        let window = self.read_at(begin, wanted.min(left))?;
-        let first = body_length(&window).map_err(|fault| self.damaged(begin, fault))? + FRAME_PREFIX;
+        let window = self.read_at(file, begin, wanted.min(left))?;
+        let first = body_length(&window).map_err(|fault| self.damaged(begin.into(), fault))? + FRAME_PREFIX;
         if first <= window.len() {
             return Ok(window);
         }
         if first as u64 > left {
-            return Err(self.damaged(begin, FormatFault::Short));
+            return Err(self.damaged(begin.into(), FormatFault::Short));
         }
-        self.read_at(begin, first as u64)
+        self.read_at(file, begin, first as u64)
     }
 
-    fn read_at(&self, begin: u32, length: u64) -> Result<Vec<u8>, SegmentFault> {
+    fn read_at(&self, file: &File, begin: u32, length: u64) -> Result<Vec<u8>, SegmentFault> {
         let mut bytes = Vec::new();
-        let from = FileAt { disk: &*self.disk, file: &self.file, position: begin.into() };
+        let from = FileAt { disk: &*self.disk, file, position: begin.into() };
         let read = from.take(length).read_to_end(&mut bytes);
         match read {
             Ok(read) if read as u64 == length => Ok(bytes),
             // The file was cut behind the broker's back.
-            Ok(_) => Err(self.damaged(begin, FormatFault::Short)),
+            Ok(_) => Err(self.damaged(begin.into(), FormatFault::Short)),
             Err(source) => Err(SegmentFault::Io { path: self.path.clone(), source }),
         }
     }
@@ -156,7 +183,8 @@ impl Segment {
         partition: Partition,
         offset: Offset,
     ) -> Result<StoredRecord, SegmentFault> {
-        let placed = decode_frame(bytes, &self.header).map_err(|fault| self.damaged(position, fault))?;
+        let placed =
+            decode_frame(bytes, &self.header).map_err(|fault| self.damaged(position.into(), fault))?;
         let frame = placed.frame;
         match frame.body {
             FrameBody::Record { append_time_ms, bytes } | FrameBody::Copy { append_time_ms, bytes }
@@ -165,12 +193,8 @@ impl Segment {
                 Ok(StoredRecord { offset, bytes, append_time_ms })
             }
             FrameBody::Record { .. } | FrameBody::Copy { .. } | FrameBody::Floor => {
-                Err(self.damaged(position, FormatFault::Value { field: "offset" }))
+                Err(self.damaged(position.into(), FormatFault::Value { field: "offset" }))
             }
         }
-    }
-
-    fn damaged(&self, position: u32, fault: FormatFault) -> SegmentFault {
-        SegmentFault::Damaged { path: self.path.clone(), position: position.into(), fault }
     }
 }
