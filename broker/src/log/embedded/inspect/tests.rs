@@ -1,8 +1,10 @@
 use super::super::fixture::{PARTITION, Scene, append, start};
 use super::super::*;
 use super::*;
+use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::OnceLock;
 
 /// Some segments of a log that is closed.
 fn closed_log() -> Scene {
@@ -269,4 +271,93 @@ async fn a_dump_has_each_record_once_also_those_that_were_copied_and_none_that_w
     assert_eq!(offsets(&dump(&scene, selection).0), [kept]);
     let selection = Selection { partition: Some(slow), from: 3 };
     assert_eq!(offsets(&dump(&scene, selection).0), [3]);
+}
+
+/// The files of a log with several segments and copies, by name, and its newest segment.
+fn stored_log() -> &'static (BTreeMap<PathBuf, Vec<u8>>, PathBuf) {
+    static STORED: OnceLock<(BTreeMap<PathBuf, Vec<u8>>, PathBuf)> = OnceLock::new();
+    STORED.get_or_init(|| {
+        let scene = Scene::with_segments_of(700);
+        let log = scene.open();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        append(&*log, Partition(2), b"needed for long");
+        while log.metrics().copied_bytes.get() == 0 {
+            let offset = append(&*log, PARTITION, &[7; 90]);
+            runtime.block_on(log.trim(PARTITION, offset + 1)).unwrap();
+        }
+        for number in 0..20_u8 {
+            append(&*log, PARTITION, &[number; 90]);
+        }
+        drop(log);
+        let data = scene.data();
+        let relative = |path: &Path| path.strip_prefix(&data).unwrap().to_owned();
+        let files = snapshot(&data).into_iter().filter_map(|(path, bytes)| Some((relative(&path), bytes?)));
+        let files =
+            files.filter(|(path, _)| path.starts_with("log") || path.ends_with("partitioning")).collect();
+        (files, relative(scene.segments().last().unwrap()))
+    })
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    Flip(u8),
+    Cut,
+    Fill(u8),
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What is called fine opens and is read to its end, and no fault in a sealed file is called fine.
+    #[test]
+    fn a_fault_anywhere_is_found_or_does_no_harm(
+        file in any::<proptest::sample::Index>(),
+        place in any::<proptest::sample::Index>(),
+        fault in prop_oneof![
+            (0..8_u8).prop_map(|bit| Fault::Flip(1 << bit)),
+            Just(Fault::Cut),
+            any::<u8>().prop_map(Fault::Fill),
+        ],
+    ) {
+        let (files, newest) = stored_log();
+        let scene = Scene::with_segments_of(700);
+        std::fs::create_dir_all(scene.data().join("log")).unwrap();
+        std::fs::create_dir_all(scene.data().join("state")).unwrap();
+        let damaged = files.keys().nth(file.index(files.len())).unwrap();
+        let mut is_changed = false;
+        for (path, bytes) in files {
+            let mut stored = bytes.clone();
+            if path == damaged {
+                let place = place.index(stored.len());
+                match fault {
+                    Fault::Flip(bit) => stored[place] ^= bit,
+                    Fault::Cut => stored.truncate(place),
+                    Fault::Fill(byte) => {
+                        let end = stored.len().min(place + 16);
+                        stored[place..end].fill(byte);
+                    }
+                }
+                is_changed = stored != *bytes;
+            }
+            std::fs::write(scene.data().join(path), stored).unwrap();
+        }
+
+        let report = check(&scene);
+        let (records, damages) = dump(&scene, Selection::default());
+
+        if is_changed && damaged != newest {
+            prop_assert!(!report.is_fine(), "{:?}", report);
+        }
+        if report.is_fine() {
+            prop_assert_eq!(damages, []);
+            let log = scene.open();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let mut read = 0;
+            for partition in super::super::fixture::partitioning().partitions() {
+                let start = runtime.block_on(log.bounds(partition)).unwrap().start;
+                read += runtime.block_on(super::super::fixture::read_all(&*log, partition, start)).len();
+            }
+            prop_assert_eq!(read, records.len());
+        }
+    }
 }
