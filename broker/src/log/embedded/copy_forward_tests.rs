@@ -1,7 +1,7 @@
 //! A slow queue does not pin the disk, and copying loses and repeats nothing, whenever the broker is killed or the power
 //! fails.
 
-use super::fixture::{PARTITION, Scene, append, partitioning, read_all, start};
+use super::fixture::{PARTITION, Scene, append, cases, partitioning, read_all, start};
 use super::*;
 use crate::log::StoredRecord;
 use bytes::Bytes;
@@ -311,7 +311,7 @@ fn run_blocking(durability: Durability, is_short: bool, steps: Vec<Step>) -> u64
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(24, 400))]
 
     #[test]
     fn nothing_synced_is_lost_or_repeated_by_copying_and_crashes(

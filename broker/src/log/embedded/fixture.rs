@@ -166,3 +166,10 @@ pub(super) async fn read_all(log: &dyn Log, partition: Partition, from: Offset) 
 pub(super) async fn texts(log: &dyn Log, partition: Partition) -> Vec<Bytes> {
     read_all(log, partition, 0).await.into_iter().map(|record| record.bytes).collect()
 }
+
+/// So many cases of a property test, and so many with `TIDEMILL_SOAK=1`.
+pub(super) fn cases(usual: u32, soak: u32) -> proptest::test_runner::Config {
+    let is_soak = std::env::var_os("TIDEMILL_SOAK").is_some_and(|value| value == "1");
+    let cases = if is_soak { soak } else { usual };
+    proptest::test_runner::Config { cases, failure_persistence: None, ..Default::default() }
+}

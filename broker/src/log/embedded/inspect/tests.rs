@@ -1,4 +1,4 @@
-use super::super::fixture::{PARTITION, Scene, append, start};
+use super::super::fixture::{PARTITION, Scene, append, cases, partitioning, read_all, start};
 use super::super::*;
 use super::*;
 use proptest::prelude::*;
@@ -306,7 +306,7 @@ enum Fault {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(100, 5_000))]
 
     /// What is called fine opens and is read to its end, and no fault in a sealed file is called fine.
     #[test]
@@ -353,9 +353,9 @@ proptest! {
             let log = scene.open();
             let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
             let mut read = 0;
-            for partition in super::super::fixture::partitioning().partitions() {
+            for partition in partitioning().partitions() {
                 let start = runtime.block_on(log.bounds(partition)).unwrap().start;
-                read += runtime.block_on(super::super::fixture::read_all(&*log, partition, start)).len();
+                read += runtime.block_on(read_all(&*log, partition, start)).len();
             }
             prop_assert_eq!(read, records.len());
         }
