@@ -5,16 +5,18 @@ mod fixture;
 #[cfg(test)]
 mod model_tests;
 pub mod offer;
+mod receiver;
+mod subscribe;
 #[cfg(test)]
 mod tests;
 
-use super::progress::{Mode, Progress};
-use super::subscription::{Interest, Subscription, Subscriptions};
+use super::progress::Progress;
+use super::subscription::{Interest, Subscriptions};
 use crate::attach::QueueId;
 use crate::partition::Offset;
 use crate::record::Record;
 use crate::state::cursor::StoredCursor;
-use crate::topic::{SharedFilter, TopicFilter};
+use crate::topic::TopicFilter;
 use crate::trie::FilterTrie;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher;
@@ -180,140 +182,6 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             }
         }
         orphans
-    }
-
-    /// Adds or replaces a subscription; returns what was replaced. See [`Self::has_route`] for the route.
-    pub fn subscribe(
-        &mut self,
-        slot: QueueSlot,
-        filter: TopicFilter,
-        subscription: Subscription,
-    ) -> Option<Subscription> {
-        self.index(slot, &filter, Some(&subscription));
-        if subscription.end.is_some() {
-            self.ending.insert(slot);
-        }
-        self.queue_mut(slot)?.subscriptions.insert(filter, subscription)
-    }
-
-    /// Takes a subscription out at once; returns it.
-    pub fn unsubscribe(&mut self, slot: QueueSlot, filter: &TopicFilter) -> Option<Subscription> {
-        self.index(slot, filter, None);
-        self.queue_mut(slot)?.subscriptions.remove(filter)
-    }
-
-    /// Makes the tries say what `subscription` is, or that there is none.
-    fn index(&mut self, slot: QueueSlot, filter: &TopicFilter, subscription: Option<&Subscription>) {
-        let key = (slot, filter.clone());
-        let has_route = subscription.is_some_and(Subscription::has_route);
-        let is_beside = !has_route && subscription.is_some_and(Subscription::adds_to_deliveries);
-        for (trie, is_in) in [(&mut self.durable, has_route), (&mut self.beside, is_beside)] {
-            if is_in {
-                trie.insert(filter, key.clone());
-            } else {
-                trie.remove(filter, &key);
-            }
-        }
-    }
-
-    /// Adds or replaces a shared subscription: kept for the session, no record comes to the queue by it. Returns what was
-    /// replaced.
-    pub fn subscribe_shared(
-        &mut self,
-        slot: QueueSlot,
-        shared: SharedFilter,
-        subscription: Subscription,
-    ) -> Option<Subscription> {
-        self.queue_mut(slot)?.subscriptions.insert_shared(shared, subscription)
-    }
-
-    /// Takes a shared subscription out; returns it.
-    pub fn unsubscribe_shared(&mut self, slot: QueueSlot, shared: &SharedFilter) -> Option<Subscription> {
-        self.queue_mut(slot)?.subscriptions.remove_shared(shared)
-    }
-
-    /// Takes out subscriptions that have ended and that their queue, now at the head, needs no more; with what is in their
-    /// place. See [`Self::has_route`] for the route.
-    pub fn take_ended(&mut self) -> Vec<(QueueId, TopicFilter, Option<Subscription>)> {
-        let mut taken = Vec::new();
-        let head = self.head;
-        for slot in self.ending.clone() {
-            let Some(queue) = self.queue_mut(slot) else { continue };
-            if queue.progress.mode() == Mode::Behind {
-                continue;
-            }
-            let id = queue.id.clone();
-            let ended = queue.subscriptions.take_ended(head);
-            if !queue.subscriptions.has_ending() {
-                self.ending.remove(&slot);
-            }
-            for (filter, next) in ended {
-                self.index(slot, &filter, next.as_ref());
-                taken.push((id.clone(), filter, next));
-            }
-        }
-        taken
-    }
-
-    /// Whether a subscription of QoS > 0 with this filter is in force.
-    #[must_use]
-    pub fn has_route(&self, filter: &TopicFilter) -> bool {
-        self.durable.contains_filter(filter)
-    }
-
-    /// The filters of all subscriptions of QoS > 0 in force, in order, each once.
-    #[must_use]
-    pub fn routes(&self) -> Vec<TopicFilter> {
-        let mut filters = BTreeSet::new();
-        for queue in self.queues.iter().flatten() {
-            for (filter, subscription) in queue.subscriptions.iter() {
-                if subscription.has_route() {
-                    filters.insert(filter.clone());
-                }
-            }
-        }
-        filters.into_iter().collect()
-    }
-
-    /// A receiver is there; see [`Progress::attach`].
-    pub fn attach(&mut self, slot: QueueSlot, window: u16, done: &[Offset], in_flight: &[Offset]) {
-        self.hand_outs.retain(|hand_out| hand_out.slot != slot);
-        let Some(queue) = self.queue_mut(slot) else { return };
-        queue.progress.attach(window, done, in_flight);
-        if !done.is_empty() {
-            self.dirty.insert(slot);
-        }
-        self.note_lag(slot);
-    }
-
-    /// The receiver is gone; what was not handed over yet is handed out again to the next one.
-    pub fn detach(&mut self, slot: QueueSlot) {
-        self.hand_outs.retain(|hand_out| hand_out.slot != slot);
-        self.lagging.remove(&slot);
-        if let Some(queue) = self.queue_mut(slot) {
-            queue.progress.detach();
-        }
-    }
-
-    /// The receiver `is_current`, or a former one, is done with `offsets`; unknown and repeated ones change nothing.
-    pub fn handle_acked(&mut self, slot: QueueSlot, offsets: &[Offset], is_current: bool) {
-        let Some(queue) = self.queue_mut(slot) else { return };
-        let mut changed = false;
-        for offset in offsets {
-            changed |= queue.progress.finish(*offset, is_current);
-        }
-        if changed {
-            self.dirty.insert(slot);
-            self.note_lag(slot);
-        }
-    }
-
-    fn note_lag(&mut self, slot: QueueSlot) {
-        if self.queue(slot).is_some_and(|queue| queue.progress.wanted_from().is_some()) {
-            self.lagging.insert(slot);
-        } else {
-            self.lagging.remove(&slot);
-        }
     }
 
     /// The next record to hand over, in the order of hand-outs.

@@ -7,6 +7,7 @@ use crate::message::Message;
 use crate::packet::{QoS, RetainHandling, SubscriptionOptions};
 use crate::partition::QueueKind;
 use crate::queue::IN_FLIGHT_BYTES;
+use crate::queue::subscription::Subscription;
 use crate::record::{Origin, RecordBody};
 use crate::topic::TopicName;
 use bytes::Bytes;

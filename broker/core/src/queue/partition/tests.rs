@@ -1,7 +1,7 @@
 use super::fixture::{Queues, filter, handed_out, id, record, subscription};
 use super::offer::{CatchUp, ReadBehind};
-use super::*;
 use crate::packet::{QoS, SubscriptionOptions};
+use crate::queue::subscription::Subscription;
 use std::hash::BuildHasherDefault;
 
 #[test]
