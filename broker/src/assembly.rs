@@ -4,6 +4,7 @@
 mod bridges;
 mod counts;
 mod membership;
+mod queues;
 mod storage;
 
 use crate::app::{self, DataPath, Foundation, PeerWiring, Running, StartError, Wiring};
@@ -13,11 +14,12 @@ use crate::cluster::peer::handshake::LinkTerms;
 use crate::config_file::Environment;
 use crate::log::embedded::{DataDirectory, LockError};
 use crate::owner::metrics::OwnerMetrics;
-use crate::owner::parts::OwnerParts;
+use crate::owner::parts::{OwnerParts, Surroundings};
 use crate::owner::service::OwnerService;
 use bridges::{BrokerSurroundings, RegistryAttachments, RouterForwards, RouterRoutes};
 use futures::future::BoxFuture;
 use membership::{Joined, MembershipError};
+use queues::RouterDeadLetters;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::{Storage, StorageError};
@@ -97,15 +99,18 @@ fn wire(
     let node = ClusterNode::new(terms, Arc::clone(&coordination), durable_gate);
     link_membership(&node);
     let view = coordination.view();
+    let surroundings = Arc::new(BrokerSurroundings::new(Arc::clone(&coordination), data_path.clone()));
     let owner = OwnerService::new(OwnerParts {
         partitioning: data_path.partitioning,
         trim_interval: TRIM_INTERVAL,
         subscriptions_max: usize::try_from(config.limits.subscriptions).unwrap_or(usize::MAX),
+        queues: queues::rules(&config.sessions, surroundings.now_ms()),
         log,
         state,
         hosts: Arc::new(node.directory().clone()),
         route_exchange: Arc::new(node.exchange().clone()),
-        surroundings: Arc::new(BrokerSurroundings::new(Arc::clone(&coordination), data_path.clone())),
+        dead_letters: Arc::new(RouterDeadLetters::new(data_path)),
+        surroundings,
         validity: coordination.validity(),
         metrics: OwnerMetrics::register(data_path.metrics.registry())?,
     });

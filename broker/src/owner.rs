@@ -10,11 +10,13 @@ pub mod parts;
 pub mod service;
 
 use futures::future::BoxFuture;
+use std::sync::Arc;
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, ConnectionEpoch, Deliver, Detach, ExactlyOnceRequest, HostAttachments,
     OwnerError, Release, SubscribeRequest, SubscriptionReasons, UnsubscribeRequest, WillOver,
 };
 use tidemill_core::member::Member;
+use tidemill_core::message::Message;
 use tidemill_core::partition::PartitionGroup;
 
 /// What hosts ask owners.
@@ -78,4 +80,25 @@ pub trait HostSide: Send + Sync + 'static {
         client_id: &str,
         connection: ConnectionEpoch,
     ) -> BoxFuture<'static, ()>;
+}
+
+/// A dead letter was not published.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeadLetterError {
+    /// It never can be: the log refuses such a record. The message is dropped.
+    #[error("dead letter refused: {reason}")]
+    Refused {
+        /// Why, in the log's words.
+        reason: String,
+    },
+    /// Not now: the same message is published again.
+    #[error("dead letter not published")]
+    Unavailable,
+}
+
+/// Where owners publish what a queue gave up.
+pub trait DeadLetters: Send + Sync + 'static {
+    /// Publishes as a client would at QoS 1. Completes when whoever is subscribed has it as durably as the message had
+    /// to be: a publisher would be acknowledged now. Bounded by itself.
+    fn publish(&self, message: Arc<Message>) -> BoxFuture<'static, Result<(), DeadLetterError>>;
 }

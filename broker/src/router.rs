@@ -12,7 +12,7 @@ mod shared;
 mod tables;
 mod unsettled;
 
-pub use countdown::PublishDone;
+pub use countdown::{PublishDone, PublishEnd};
 pub use live::LiveSubscription;
 pub use matches::{Publisher, RouteCache};
 pub use probe::RouterProbe;

@@ -12,10 +12,14 @@ mod delivery;
 mod exactly_once;
 #[path = "owner/in_flight.rs"]
 mod in_flight;
+#[path = "owner/limits.rs"]
+mod limits;
 #[path = "owner/model.rs"]
 mod model;
 #[path = "owner/parts.rs"]
 mod parts;
+#[path = "owner/replay.rs"]
+mod replay;
 #[path = "owner/subscribe.rs"]
 mod subscribe;
 #[path = "owner/wills.rs"]

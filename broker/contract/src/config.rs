@@ -2,10 +2,12 @@
 
 mod check;
 mod sections;
+mod sessions;
 mod shared;
 
 pub use check::ConfigError;
 pub use sections::*;
+pub use sessions::{QueuePolicy, SessionQueue, Sessions};
 pub use shared::{SharedGroup, SharedStrategy, SharedSubscriptions};
 
 use serde::{Deserialize, Serialize};

@@ -36,7 +36,7 @@ pub enum FormatError {
 }
 
 /// Reads fields one after the other. Slices share the input's memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Reader {
     input: Bytes,
 }

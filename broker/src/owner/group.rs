@@ -4,6 +4,7 @@
 mod attach;
 mod catch_up;
 mod commit;
+mod dead_letter;
 mod delivery;
 mod exactly_once;
 mod expiry;
@@ -11,11 +12,14 @@ mod inbox;
 mod job;
 mod load;
 mod operation;
+mod pace;
+mod park;
 mod partition_run;
 mod reattach;
 mod recent;
 mod registry;
 mod resolve;
+mod scan;
 mod subscribe;
 mod trim;
 mod unsubscribe;
@@ -153,6 +157,8 @@ impl Group {
             return;
         }
         self.catch_up();
+        self.end_given_up();
+        self.publish_dead_letters();
         self.hand_over();
         self.start_commit();
     }
@@ -200,6 +206,10 @@ impl Group {
             Job::Gate { operation, is_passed } => self.handle_gate(operation, is_passed),
             Job::Committed { writer, writes, outcome } => self.handle_commit_outcome(writer, writes, outcome),
             Job::Trimmed { partition, result } => self.handle_trimmed(partition, result),
+            Job::Buried { partition, queue, offset, outcome } => {
+                self.handle_buried(partition, &queue, offset, outcome);
+            }
+            Job::ToPark { partition, read } => self.park(partition, read),
             Job::Nothing => {}
         }
     }
@@ -209,6 +219,7 @@ impl Group {
         self.end_reattachment_if_due();
         self.detach_dead_hosts();
         self.expire_sessions();
+        self.scan_queues();
         self.plan_trims();
     }
 

@@ -1,6 +1,14 @@
 //! What the owner counts.
 
-use prometheus::{IntCounter, IntGauge, Registry};
+use parking_lot::Mutex;
+use prometheus::{IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidemill_core::partition::Partition;
+use tidemill_core::queue::limits::{DropReason, Drops};
+
+/// Queues that are shown by how much waits in them.
+pub const TOP: usize = 10;
 
 /// Counters and gauges of all groups of this broker. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -39,6 +47,17 @@ pub struct OwnerMetrics {
     pub taken_over: IntCounter,
     /// Durable subscriptions refused because their gate was not passed.
     pub gates_closed: IntCounter,
+    /// Messages that queues gave up, by reason.
+    queue_drops: IntCounterVec,
+    /// Queues beyond 4/5 of a bound.
+    pub queues_near_limit: IntGauge,
+    /// Messages kept outside the log for silent receivers.
+    pub parked_messages: IntCounter,
+    /// Dead letters published.
+    pub dead_letters: IntCounter,
+    /// Messages that wait in the longest queues, by rank.
+    top: IntGaugeVec,
+    largest: Arc<Mutex<BTreeMap<Partition, Vec<u64>>>>,
 }
 
 impl OwnerMetrics {
@@ -58,7 +77,38 @@ impl OwnerMetrics {
             registry.register(Box::new(gauge.clone()))?;
             Ok::<_, prometheus::Error>(gauge)
         };
+        let plain = |name: &str, help: &str| {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok::<_, prometheus::Error>(counter)
+        };
+        let queue_drops = IntCounterVec::new(
+            Opts::new("tidemill_queue_dropped_messages_total", "Messages that queues gave up"),
+            &["reason"],
+        )?;
+        registry.register(Box::new(queue_drops.clone()))?;
+        for reason in DropReason::ALL {
+            // There from the start: an alert sees the first one.
+            queue_drops.with_label_values(&[reason.name()]);
+        }
+        let top = IntGaugeVec::new(
+            Opts::new("tidemill_queue_lag_messages_top", "Messages that wait in the longest queues"),
+            &["rank"],
+        )?;
+        registry.register(Box::new(top.clone()))?;
+        let queues_near_limit =
+            IntGauge::new("tidemill_queues_near_limit", "Queues beyond 4/5 of one of their bounds")?;
+        registry.register(Box::new(queues_near_limit.clone()))?;
         Ok(Self {
+            queue_drops,
+            queues_near_limit,
+            parked_messages: plain(
+                "tidemill_queue_parked_messages_total",
+                "Messages kept outside the log for silent receivers",
+            )?,
+            dead_letters: plain("tidemill_queue_dead_letters_total", "Dead letters published")?,
+            top,
+            largest: Arc::default(),
             groups: gauge("groups", "Partition groups being served")?,
             partitions_refused: gauge("refused_partitions", "Partitions whose log or state is refused")?,
             sessions: gauge("sessions", "Persistent sessions")?,
@@ -86,5 +136,39 @@ impl OwnerMetrics {
             taken_over: counter("taken_over", "Connections replaced by newer ones")?,
             gates_closed: counter("gates_closed", "Durable subscriptions whose routes were not confirmed")?,
         })
+    }
+
+    /// Counts what queues gave up.
+    pub fn count_drops(&self, drops: &Drops) {
+        for (reason, messages) in drops.iter().filter(|(_, messages)| *messages > 0) {
+            if reason == DropReason::Expired {
+                self.expired_messages.inc_by(messages);
+            }
+            self.queue_drops.with_label_values(&[reason.name()]).inc_by(messages);
+        }
+    }
+
+    /// Messages that queues gave up for `reason`.
+    #[must_use]
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.queue_drops.with_label_values(&[reason.name()]).get()
+    }
+
+    /// The longest queues of a partition, at most [`TOP`] of them; none when it is not served here any more.
+    pub fn set_largest(&self, partition: Partition, largest: Vec<u64>) {
+        let mut all = self.largest.lock();
+        if largest.is_empty() {
+            all.remove(&partition);
+        } else {
+            all.insert(partition, largest);
+        }
+        let mut ranked: Vec<u64> = all.values().flatten().copied().collect();
+        drop(all);
+        ranked.sort_unstable_by(|one, other| other.cmp(one));
+        ranked.resize(TOP, 0);
+        for (index, messages) in ranked.into_iter().enumerate() {
+            let rank = (index + 1).to_string();
+            self.top.with_label_values(&[&rank]).set(i64::try_from(messages).unwrap_or(i64::MAX));
+        }
     }
 }

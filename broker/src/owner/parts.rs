@@ -2,15 +2,18 @@
 
 pub use super::group::RestoredWill;
 
-use super::HostSide;
 use super::metrics::OwnerMetrics;
+use super::{DeadLetters, HostSide};
 use crate::cluster::{RouteExchange, Validity};
 use crate::log::Log;
 use crate::log::state::State;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::member::{Member, MemberId, OwnerEpoch};
 use tidemill_core::partition::{PartitionGroup, Partitioning};
+use tidemill_core::queue::limits::QueueLimits;
+use tidemill_core::queue::pace::TokenBucket;
 
 /// What the owner asks and tells the rest of the broker. Calls must not block.
 pub trait Surroundings: Send + Sync + 'static {
@@ -29,6 +32,34 @@ pub trait Surroundings: Send + Sync + 'static {
     fn fenced(&self, group: PartitionGroup);
 }
 
+/// What queues may hold, and how fast they are served.
+#[derive(Debug, Clone)]
+pub struct QueueRules {
+    /// Bounds of each.
+    pub limits: QueueLimits,
+    /// Topic of the dead letters, with `{clientId}`.
+    pub dead_letter_topic: Arc<str>,
+    /// How long a receiver may have a message before it is kept outside the log.
+    pub park_after: Duration,
+    /// Messages per second that one queue gets behind the head; `None`: as many as its receiver takes.
+    pub replay_per_queue: Option<u32>,
+    /// What all queues of this broker together get behind the head; `None`: as many as their receivers take.
+    pub replay_total: Option<Arc<Mutex<TokenBucket>>>,
+}
+
+impl Default for QueueRules {
+    /// No bounds; a message is parked after an hour.
+    fn default() -> Self {
+        Self {
+            limits: QueueLimits::NONE,
+            dead_letter_topic: "$dead/{clientId}".into(),
+            park_after: Duration::from_secs(3_600),
+            replay_per_queue: None,
+            replay_total: None,
+        }
+    }
+}
+
 /// What [`super::service::OwnerService`] works on.
 #[derive(Clone)]
 pub struct OwnerParts {
@@ -38,12 +69,16 @@ pub struct OwnerParts {
     pub trim_interval: Duration,
     /// Most subscriptions of one persistent session.
     pub subscriptions_max: usize,
+    /// What queues may hold, and how fast they are served.
+    pub queues: QueueRules,
     /// The records.
     pub log: Arc<dyn Log>,
     /// The state.
     pub state: Arc<dyn State>,
     /// The hosts of the sessions.
     pub hosts: Arc<dyn HostSide>,
+    /// Where what queues gave up is published.
+    pub dead_letters: Arc<dyn DeadLetters>,
     /// The routers, the own one included.
     pub route_exchange: Arc<dyn RouteExchange>,
     /// Everything else.

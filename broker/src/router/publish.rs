@@ -101,7 +101,9 @@ impl Router {
         let peers = matches.peers_of(message.qos).count();
         let appends = usize::try_from(durable.count_ones()).unwrap_or(0);
         let (countdown, ticket) = match waiting {
-            Waiting::Done(done) if peers + appends > 0 => (Countdown::begin(done, &self.unsettled), None),
+            Waiting::Done(done) if peers + appends > 0 || done.is_told() => {
+                (Countdown::begin(done, &self.unsettled), None)
+            }
             Waiting::Done(done) => (None, done.ticket()),
             Waiting::Counted(countdown) => (Some(countdown), None),
         };

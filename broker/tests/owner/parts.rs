@@ -5,14 +5,16 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tidemill_broker::cluster::wire::{Body, Frame};
 use tidemill_broker::cluster::{GateClosed, Route, RouteChange, RouteExchange};
-use tidemill_broker::owner::HostSide;
 use tidemill_broker::owner::parts::{RestoredWill, Surroundings};
+use tidemill_broker::owner::{DeadLetterError, DeadLetters, HostSide};
 use tidemill_core::attach::{ConnectionEpoch, Deliver, Delivery, Release};
 use tidemill_core::member::{Incarnation, Member, MemberId, OwnerEpoch};
+use tidemill_core::message::Message;
 use tidemill_core::packet::PacketId;
 use tidemill_core::partition::{Partition, PartitionGroup};
 use tidemill_core::topic::{TopicFilter, TopicName};
@@ -23,6 +25,25 @@ pub(crate) fn host(number: u64) -> Member {
     Member { id: MemberId::new(&format!("host-{number}")), incarnation: Incarnation(number) }
 }
 
+/// Where dead letters go.
+#[derive(Default)]
+pub(crate) struct DeadLetterTopic {
+    /// What was published, in its order.
+    pub(crate) published: Mutex<Vec<Message>>,
+    /// Refuses to publish while it is set.
+    pub(crate) is_away: AtomicBool,
+}
+
+impl DeadLetters for DeadLetterTopic {
+    fn publish(&self, message: Arc<Message>) -> BoxFuture<'static, Result<(), DeadLetterError>> {
+        if self.is_away.load(Ordering::SeqCst) {
+            return futures::future::ready(Err(DeadLetterError::Unavailable)).boxed();
+        }
+        self.published.lock().push(Message::clone(&message));
+        futures::future::ready(Ok(())).boxed()
+    }
+}
+
 /// All hosts: keeps what was delivered to each connection.
 #[derive(Default)]
 pub(crate) struct Hosts {
@@ -30,6 +51,8 @@ pub(crate) struct Hosts {
     taken_over: Mutex<Vec<(ByteString, ConnectionEpoch)>>,
     /// Packet ids whose PUBRECs are stored.
     released: Mutex<BTreeMap<(ByteString, ConnectionEpoch), Vec<PacketId>>>,
+    /// Client id and number of messages of each frame, in the order they came.
+    pub(crate) frames: Mutex<Vec<(ByteString, usize)>>,
     /// Bytes of the largest frame, as a link would carry it.
     frame_bytes: AtomicUsize,
     /// Old connections stay open while it is false.
@@ -47,6 +70,10 @@ impl Hosts {
         self.released.lock().get(&(client_id.into(), connection)).cloned().unwrap_or_default()
     }
 
+    pub(crate) fn delivered_count(&self, client_id: &str, connection: ConnectionEpoch) -> usize {
+        self.delivered.lock().get(&(client_id.into(), connection)).map_or(0, Vec::len)
+    }
+
     /// Bytes of the largest frame so far, as a link would carry it.
     pub(crate) fn largest_frame_bytes(&self) -> usize {
         self.frame_bytes.load(Ordering::SeqCst)
@@ -59,6 +86,7 @@ impl Hosts {
 
 impl HostSide for Hosts {
     fn deliver(&self, _host: &Member, deliver: Deliver) {
+        self.frames.lock().push((deliver.queue.name.clone(), deliver.deliveries.len()));
         let body = Some(Body::Deliver((&deliver).into()));
         let frame = Frame { sender_epoch: u64::MAX, data_sequence: u64::MAX, body };
         self.frame_bytes.fetch_max(frame.to_wire().len(), Ordering::SeqCst);

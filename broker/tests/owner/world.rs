@@ -1,6 +1,6 @@
 //! One owner on one log, and what a test does with them.
 
-use super::parts::{Around, Hosts, Routes, host};
+use super::parts::{Around, DeadLetterTopic, Hosts, Routes, host};
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use tidemill_broker::log::state::{State, StateEntry};
 use tidemill_broker::log::{Log, Sequence};
 use tidemill_broker::owner::OwnerSide;
 use tidemill_broker::owner::metrics::OwnerMetrics;
-use tidemill_broker::owner::parts::OwnerParts;
+use tidemill_broker::owner::parts::{OwnerParts, QueueRules};
 use tidemill_broker::owner::service::OwnerService;
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, ConnectionEpoch, DeliveriesDone, Delivery, Detach, ExactlyOnceRequest,
@@ -42,6 +42,8 @@ pub(crate) struct World {
     pub(crate) around: Arc<Around>,
     pub(crate) validity: Arc<Validity>,
     pub(crate) metrics: OwnerMetrics,
+    pub(crate) dead: Arc<DeadLetterTopic>,
+    rules: QueueRules,
     pub(crate) owner: Arc<OwnerService>,
     pub(crate) partitioning: Partitioning,
     commands: mpsc::Sender<GroupCommand>,
@@ -107,26 +109,47 @@ impl World {
     }
 
     pub(crate) async fn with_offsets(offsets: Offsets) -> Self {
+        Self::started(offsets, QueueRules::default()).await
+    }
+
+    /// As [`Self::new`], with rules for the queues.
+    pub(crate) async fn with_rules(rules: QueueRules) -> Self {
+        Self::started(Offsets::WithGaps, rules).await
+    }
+
+    async fn started(offsets: Offsets, rules: QueueRules) -> Self {
         let log = MemoryLog::new(Partitioning::new(2, 1).unwrap(), offsets);
-        let world = Self::on(Arc::new(log), Arc::default(), Arc::default());
+        let world = Self::with_rules_on(Arc::new(log), Arc::default(), Arc::default(), rules);
         world.start(1).await;
         world
     }
 
     /// An owner that has started nothing yet.
     pub(crate) fn on(log: Arc<MemoryLog>, around: Arc<Around>, routes: Arc<Routes>) -> Self {
+        Self::with_rules_on(log, around, routes, QueueRules::default())
+    }
+
+    fn with_rules_on(
+        log: Arc<MemoryLog>,
+        around: Arc<Around>,
+        routes: Arc<Routes>,
+        rules: QueueRules,
+    ) -> Self {
         let partitioning = Partitioning::new(2, 1).unwrap();
         let hosts = Arc::new(Hosts::default());
         hosts.closes.send_replace(true);
         let validity = Arc::new(Validity::always());
+        let dead = Arc::new(DeadLetterTopic::default());
         let metrics = OwnerMetrics::register(&prometheus::Registry::new()).unwrap();
         let owner = OwnerService::new(OwnerParts {
             partitioning,
             trim_interval: TRIM_INTERVAL,
             subscriptions_max: 100,
+            queues: rules.clone(),
             log: log.clone(),
             state: log.clone(),
             hosts: hosts.clone(),
+            dead_letters: dead.clone(),
             route_exchange: routes.clone(),
             surroundings: around.clone(),
             validity: validity.clone(),
@@ -134,7 +157,20 @@ impl World {
         });
         let (commands, commands_there) = mpsc::channel(4);
         let task = tokio::spawn(owner.clone().run(commands_there));
-        Self { log, hosts, routes, around, validity, metrics, owner, partitioning, commands, task }
+        Self {
+            log,
+            hosts,
+            routes,
+            around,
+            validity,
+            metrics,
+            dead,
+            rules,
+            owner,
+            partitioning,
+            commands,
+            task,
+        }
     }
 
     pub(crate) async fn start(&self, epoch: u32) {
@@ -156,7 +192,9 @@ impl World {
     pub(crate) async fn crash(mut self, epoch: u32) -> Self {
         self.task.abort();
         assert!(within(&mut self.task).await.unwrap_err().is_cancelled());
-        let world = Self::on(Arc::new(self.log.another_broker()), self.around.clone(), self.routes.clone());
+        let log = Arc::new(self.log.another_broker());
+        let (around, routes) = (self.around.clone(), self.routes.clone());
+        let world = Self::with_rules_on(log, around, routes, self.rules.clone());
         world.start(epoch).await;
         world
     }
@@ -299,7 +337,7 @@ impl World {
         connection: ConnectionEpoch,
         count: usize,
     ) -> Vec<Delivery> {
-        self.until(|| self.hosts.delivered(id, connection).len() >= count).await;
+        self.until(|| self.hosts.delivered_count(id, connection) >= count).await;
         self.hosts.delivered(id, connection)
     }
 

@@ -85,6 +85,7 @@ impl Config {
         self.check_embedded()?;
         self.check_shared_subscriptions()?;
         self.check_limits()?;
+        self.sessions.check()?;
         self.check_mqtt()?;
         self.check_names()?;
         self.check_kafka()?;
@@ -137,7 +138,6 @@ impl Config {
             ("limits.mailboxMessages", limits.mailbox_messages),
             ("limits.mailboxBytes", limits.mailbox_bytes),
             ("limits.subscriptions", limits.subscriptions),
-            ("sessions.maxExpirySecs", self.sessions.max_expiry_secs),
         ] {
             range(key, u64::from(value), 1..=u64::from(u32::MAX), "at least 1")?;
         }
@@ -281,7 +281,7 @@ fn is_dns_name(name: &str) -> bool {
         && name.bytes().last().is_some_and(is_word)
 }
 
-fn range(
+pub(super) fn range(
     key: &'static str,
     value: u64,
     bounds: std::ops::RangeInclusive<u64>,

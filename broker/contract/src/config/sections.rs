@@ -234,20 +234,6 @@ pub struct PeerTls {
     pub key_file: PathBuf,
 }
 
-/// Persistent sessions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Sessions {
-    /// Longest session expiry in seconds; also the expiry of 3.1.1 sessions.
-    pub max_expiry_secs: u32,
-}
-
-impl Default for Sessions {
-    fn default() -> Self {
-        Self { max_expiry_secs: 7 * 24 * 3600 }
-    }
-}
-
 /// What MQTT leaves to the broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]

@@ -1,15 +1,20 @@
 //! All queues of one partition: which there are, what they subscribed to, and how far each has come.
 
+pub mod aside;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
+mod limit_tests;
+#[cfg(test)]
 mod model_tests;
 pub mod offer;
-mod receiver;
+pub mod receiver;
 mod subscribe;
 #[cfg(test)]
 mod tests;
+pub mod waiting;
 
+use super::limits::{DropReason, Drops, QueueLimits};
 use super::progress::Progress;
 use super::subscription::{Interest, Subscriptions};
 use crate::attach::QueueId;
@@ -31,6 +36,30 @@ struct Queue {
     id: QueueId,
     subscriptions: Subscriptions,
     progress: Progress,
+    // Boxed: most queues drop nothing.
+    drops: Option<Box<Drops>>,
+    redelivered: u64,
+    /// Last acknowledgement, milliseconds since the Unix epoch; 0: none.
+    acked_ms: u64,
+    is_near_limit: bool,
+}
+
+impl Queue {
+    fn new(id: QueueId, progress: Progress) -> Self {
+        Self {
+            id,
+            subscriptions: Subscriptions::default(),
+            progress,
+            drops: None,
+            redelivered: 0,
+            acked_ms: 0,
+            is_near_limit: false,
+        }
+    }
+
+    fn dropped(&mut self, reason: DropReason, messages: u64) {
+        self.drops.get_or_insert_default().add(reason, messages);
+    }
 }
 
 /// One record for the receiver of one queue.
@@ -48,10 +77,24 @@ pub struct HandOut {
     pub record: Arc<Record>,
 }
 
+/// One record that a queue gave up and that goes to the dead-letter topic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Which queue.
+    pub slot: QueueSlot,
+    /// Where the record is. Its place in the queue is kept until [`PartitionQueues::handle_buried`].
+    pub offset: Offset,
+    /// Why it was given up.
+    pub reason: DropReason,
+    /// The record.
+    pub record: Arc<Record>,
+}
+
 /// The queues of one partition. `head` is the partition's: everything below was offered to all queues.
 #[derive(Debug)]
 pub struct PartitionQueues<S> {
     head: Offset,
+    limits: QueueLimits,
     queues: Vec<Option<Queue>>,
     free: Vec<QueueSlot>,
     by_id: BTreeMap<QueueId, QueueSlot>,
@@ -59,11 +102,22 @@ pub struct PartitionQueues<S> {
     /// Those of QoS 0 that say something about a delivery which another subscription of their queue makes.
     beside: FilterTrie<(QueueSlot, TopicFilter), S>,
     dirty: BTreeSet<QueueSlot>,
+    /// Queues of which only the counts changed.
+    counted: BTreeSet<QueueSlot>,
     ending: BTreeSet<QueueSlot>,
     lagging: BTreeSet<QueueSlot>,
     hand_outs: VecDeque<HandOut>,
+    dead_letters: VecDeque<DeadLetter>,
+    /// Messages kept outside the log.
+    parked: BTreeMap<(QueueSlot, Offset), Arc<Record>>,
+    parked_bytes: usize,
+    unparked: Vec<(QueueId, Offset)>,
+    given_up: Vec<(QueueSlot, Offset)>,
+    /// Queues that have just passed 4/5 of a bound, and how many are beyond it.
+    near_limit: Vec<QueueSlot>,
+    near_limit_count: usize,
     lost: u64,
-    expired: u64,
+    drops: Drops,
 }
 
 impl<S: BuildHasher + Clone> PartitionQueues<S> {
@@ -72,18 +126,33 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
     pub fn new(head: Offset, hasher: S) -> Self {
         Self {
             head,
+            limits: QueueLimits::NONE,
             queues: Vec::new(),
             free: Vec::new(),
             by_id: BTreeMap::new(),
             durable: FilterTrie::with_hasher(hasher.clone()),
             beside: FilterTrie::with_hasher(hasher),
             dirty: BTreeSet::new(),
+            counted: BTreeSet::new(),
             ending: BTreeSet::new(),
             lagging: BTreeSet::new(),
             hand_outs: VecDeque::new(),
+            dead_letters: VecDeque::new(),
+            parked: BTreeMap::new(),
+            parked_bytes: 0,
+            unparked: Vec::new(),
+            given_up: Vec::new(),
+            near_limit: Vec::new(),
+            near_limit_count: 0,
             lost: 0,
-            expired: 0,
+            drops: Drops::default(),
         }
+    }
+
+    /// The same with bounds for each queue; without them there is none.
+    #[must_use]
+    pub fn with_limits(self, limits: QueueLimits) -> Self {
+        Self { limits, ..self }
     }
 
     /// Everything below was offered to all queues.
@@ -113,11 +182,14 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
 
     /// Adds a stored queue, in a partition of which nothing below `trim_floor` is needed.
     pub fn restore(&mut self, id: QueueId, stored: &StoredCursor, trim_floor: Offset) -> QueueSlot {
-        self.add(id, Progress::restore(stored, trim_floor))
+        let slot = self.add(id, Progress::restore(stored, trim_floor));
+        // Without a receiver, it may need records to make dead letters of them.
+        self.note_lag(slot);
+        slot
     }
 
     fn add(&mut self, id: QueueId, progress: Progress) -> QueueSlot {
-        let queue = Queue { id: id.clone(), subscriptions: Subscriptions::default(), progress };
+        let queue = Queue::new(id.clone(), progress);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.queues.push(None);
             QueueSlot::try_from(self.queues.len() - 1).expect("queues are bounded by memory, far below u32")
@@ -168,6 +240,9 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         let Some(queue) = self.queues.get_mut(index(slot)).and_then(Option::take) else { return Vec::new() };
         self.by_id.remove(&queue.id);
         self.dirty.remove(&slot);
+        self.counted.remove(&slot);
+        self.near_limit_count -= usize::from(queue.is_near_limit);
+        self.forget_aside(slot);
         self.ending.remove(&slot);
         self.lagging.remove(&slot);
         self.hand_outs.retain(|hand_out| hand_out.slot != slot);
@@ -189,6 +264,12 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         self.hand_outs.pop_front()
     }
 
+    /// How many records wait to be handed over.
+    #[must_use]
+    pub fn hand_out_count(&self) -> usize {
+        self.hand_outs.len()
+    }
+
     /// The first queue after `after` that has a receiver with room and needs records behind the head.
     #[must_use]
     pub fn next_lagging(&mut self, after: Option<QueueSlot>) -> Option<QueueSlot> {
@@ -205,14 +286,31 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
     /// From where a queue needs records behind the head; `None` when it needs or takes none.
     #[must_use]
     pub fn wanted_from(&self, slot: QueueSlot) -> Option<Offset> {
-        self.queue(slot)?.progress.wanted_from()
+        let progress = &self.queue(slot)?.progress;
+        progress.wanted_from().into_iter().chain(progress.dead_from(self.limits.policy)).min()
     }
 
-    /// Takes up to `limit` queues whose cursor changed since it was taken last, with what to store.
+    /// Takes up to `limit` queues whose cursor changed since it was taken last, with what to store. What was counted at
+    /// the head changes no cursor: see [`Self::take_counted`].
     pub fn take_dirty(&mut self, limit: usize) -> Vec<(QueueId, StoredCursor)> {
         let mut taken = Vec::new();
         while taken.len() < limit
             && let Some(slot) = self.dirty.pop_first()
+        {
+            self.counted.remove(&slot);
+            if let Some(queue) = self.queue(slot) {
+                taken.push((queue.id.clone(), queue.progress.stored()));
+            }
+        }
+        taken
+    }
+
+    /// As [`Self::take_dirty`], for queues of which only the counts changed. All of them are to be stored before, or with,
+    /// an offset from which the next owner goes on: it counts from there.
+    pub fn take_counted(&mut self, limit: usize) -> Vec<(QueueId, StoredCursor)> {
+        let mut taken = Vec::new();
+        while taken.len() < limit
+            && let Some(slot) = self.counted.pop_first()
         {
             if let Some(queue) = self.queue(slot) {
                 taken.push((queue.id.clone(), queue.progress.stored()));
@@ -227,6 +325,12 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         !self.dirty.is_empty()
     }
 
+    /// Whether something was counted for a queue since it was taken last.
+    #[must_use]
+    pub fn is_counted(&self) -> bool {
+        !self.counted.is_empty()
+    }
+
     /// Nothing below is needed by any queue. Looks at all of them.
     #[must_use]
     pub fn floor(&self) -> Offset {
@@ -238,9 +342,9 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         std::mem::take(&mut self.lost)
     }
 
-    /// Messages that expired before they were handed out, since last asked.
-    pub fn take_expired(&mut self) -> u64 {
-        std::mem::take(&mut self.expired)
+    /// Messages that were given up, since last asked.
+    pub fn take_drops(&mut self) -> Drops {
+        std::mem::take(&mut self.drops)
     }
 }
 

@@ -3,15 +3,16 @@
 //! Stored value: version, options (bits 0-1 QoS, 2 no local, 3 retain as published, 4-5 retain handling), flags (bit
 //! 0 identifier, 1 end, 2 successor), identifier, start, end, successor's options, successor's identifier or 0.
 
+use super::sorted::SortedMap;
 use crate::attach::StoredSubscription;
 use crate::binary::{FormatError, Writer};
+use crate::message::Message;
 use crate::packet::{QoS, RetainHandling, SubscriptionOptions};
 use crate::partition::Offset;
 use crate::record::Record;
 use crate::state::{STATE_VERSION, flag, read_flags, read_version_1};
 use crate::topic::{SharedFilter, SubscriptionTarget, TopicFilter};
 use bytes::Bytes;
-use std::collections::BTreeMap;
 
 const OPTION_NO_LOCAL: u8 = 1 << 2;
 const OPTION_RETAIN_AS_PUBLISHED: u8 = 1 << 3;
@@ -86,6 +87,12 @@ impl Subscription {
     #[must_use]
     pub fn covers(&self, offset: Offset) -> bool {
         self.start <= offset && self.end.is_none_or(|end| offset < end)
+    }
+
+    /// Whether it counts for the message of `client_id`'s queue at `offset`.
+    fn counts_for(&self, client_id: &str, offset: Offset, message: &Message) -> bool {
+        let own = self.options.no_local && message.publisher == client_id;
+        !own && self.covers(offset)
     }
 
     /// Writes the value in the newest format.
@@ -182,8 +189,8 @@ impl Interest {
 /// by themselves: their messages take the live path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Subscriptions {
-    by_filter: BTreeMap<TopicFilter, Subscription>,
-    shared: BTreeMap<SharedFilter, Subscription>,
+    by_filter: SortedMap<TopicFilter, Subscription>,
+    shared: SortedMap<SharedFilter, Subscription>,
 }
 
 impl Subscriptions {
@@ -226,8 +233,8 @@ impl Subscriptions {
     #[must_use]
     pub fn contains(&self, target: &SubscriptionTarget) -> bool {
         match target {
-            SubscriptionTarget::Filter(filter) => self.by_filter.contains_key(filter),
-            SubscriptionTarget::Shared(shared) => self.shared.contains_key(shared),
+            SubscriptionTarget::Filter(filter) => self.by_filter.get(filter).is_some(),
+            SubscriptionTarget::Shared(shared) => self.shared.get(shared).is_some(),
         }
     }
 
@@ -240,8 +247,9 @@ impl Subscriptions {
     /// What they name, ended and shared ones too: the plain ones in filter order, then the shared ones.
     #[must_use]
     pub fn targets(&self) -> Vec<SubscriptionTarget> {
-        let plain = self.by_filter.keys().cloned().map(SubscriptionTarget::Filter);
-        plain.chain(self.shared.keys().cloned().map(SubscriptionTarget::Shared)).collect()
+        let plain = self.by_filter.iter().map(|(filter, _)| SubscriptionTarget::Filter(filter.clone()));
+        let shared = self.shared.iter().map(|(shared, _)| SubscriptionTarget::Shared(shared.clone()));
+        plain.chain(shared).collect()
     }
 
     /// Those in force, as told to the host of a resumed session: the plain ones in filter order, then the shared ones.
@@ -263,7 +271,7 @@ impl Subscriptions {
     /// Takes out those that have ended at or below `head`, in filter order, and puts their successors in their place.
     pub fn take_ended(&mut self, head: Offset) -> Vec<(TopicFilter, Option<Subscription>)> {
         let is_over = |subscription: &Subscription| subscription.end.is_some_and(|end| end <= head);
-        let ended: Vec<_> = self.by_filter.extract_if(.., |_, subscription| is_over(subscription)).collect();
+        let ended = self.by_filter.extract(is_over);
         let replace = |(filter, ended): (TopicFilter, Subscription)| {
             let next = ended.successor.map(|successor| successor.into_subscription(head));
             if let Some(next) = next {
@@ -277,7 +285,7 @@ impl Subscriptions {
     /// Whether one has ended, or will at an offset that is known.
     #[must_use]
     pub fn has_ending(&self) -> bool {
-        self.by_filter.values().any(|subscription| subscription.end.is_some())
+        self.by_filter.iter().any(|(_, subscription)| subscription.end.is_some())
     }
 
     /// What the subscriptions make of a record, all filters tried: for a queue that is behind.
@@ -286,6 +294,16 @@ impl Subscriptions {
         let topic = &record.message.topic;
         let matching = self.by_filter.iter().filter(|(filter, _)| filter.matches(topic));
         combine(matching.map(|(_, subscription)| subscription), client_id, offset, record)
+    }
+
+    /// Whether the subscriptions with these filters, known to match, make a delivery of a record: [`Self::interest_of`]
+    /// without what it would be.
+    #[must_use]
+    pub fn wants(&self, filters: &[&TopicFilter], client_id: &str, offset: Offset, record: &Record) -> bool {
+        record.message.qos > QoS::AtMostOnce
+            && filters.iter().filter_map(|filter| self.by_filter.get(*filter)).any(|subscription| {
+                subscription.is_durable() && subscription.counts_for(client_id, offset, &record.message)
+            })
     }
 
     /// What the subscriptions with these filters, known to match, make of a record.
@@ -312,8 +330,7 @@ fn combine<'a>(
     let mut retain = false;
     let mut identifiers = Vec::new();
     for subscription in matching {
-        let own = subscription.options.no_local && message.publisher == client_id;
-        if own || !subscription.covers(offset) {
+        if !subscription.counts_for(client_id, offset, message) {
             continue;
         }
         qos = qos.max(subscription.options.qos);

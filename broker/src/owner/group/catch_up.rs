@@ -2,6 +2,7 @@
 //! which ends when the queue has reached the head.
 
 use super::job::Jobs;
+use super::pace::Pace;
 use super::partition_run::PartitionRun;
 use super::{Group, Queues};
 use crate::log::{LogReader, ReadError, ReadEvent};
@@ -19,10 +20,12 @@ use tracing::warn;
 /// Readers behind the head of one partition at the same time. Each holds at most one chunk of records, of about
 /// [`READ_BYTES_MAX`](crate::log::READ_BYTES_MAX) or one larger record.
 const READERS_MAX: usize = 16;
-/// Records given to queues behind the head in one turn of the group.
+/// Records given to queues behind the head without a reader in one turn of the group.
 const TURN_RECORDS_MAX: usize = 2_048;
 /// Records given to one queue in one turn.
 const QUEUE_RECORDS_MAX: usize = 256;
+/// Records after which a reader makes room for a queue that has none.
+const READER_SHARE: usize = 4_096;
 /// Queues looked at in one turn.
 const TURN_QUEUES_MAX: usize = 256;
 /// Distance from which a new reader is cheaper than reading on.
@@ -35,6 +38,7 @@ const READ_RETRY: Duration = Duration::from_millis(200);
 pub(super) struct CatchUps {
     by_slot: BTreeMap<QueueSlot, Reading>,
     last: Option<QueueSlot>,
+    pace: Pace,
 }
 
 /// One queue's reader.
@@ -48,6 +52,8 @@ struct Reading {
     reader: Option<Box<dyn LogReader>>,
     /// Ends the read that is under way.
     abort: Option<AbortHandle>,
+    /// Records offered since it began.
+    served: usize,
 }
 
 impl Drop for Reading {
@@ -59,8 +65,13 @@ impl Drop for Reading {
 }
 
 impl CatchUps {
-    /// The queue has a new receiver, or none: its reader stands at the wrong place.
-    pub(super) fn forget(&mut self, slot: QueueSlot) {
+    /// The queue has a new receiver, or none, or is gone: its reader stands at the wrong place.
+    pub(super) fn forget_queue(&mut self, slot: QueueSlot) {
+        self.forget(slot);
+        self.pace.forget(slot);
+    }
+
+    fn forget(&mut self, slot: QueueSlot) {
         self.by_slot.remove(&slot);
     }
 
@@ -77,11 +88,13 @@ impl Group {
         for run in partitions.values_mut().filter(|run| !run.is_refused()) {
             let mut turn = Turn { parts: &self.parts, jobs: &mut self.jobs, now_ms, left: TURN_RECORDS_MAX };
             turn.continue_readings(run);
+            let has_continued = turn.left < TURN_RECORDS_MAX;
+            // Whatever the readers took, the queues without one have a turn of their own.
+            turn.left = TURN_RECORDS_MAX;
             turn.visit_lagging(run);
             // What was given may not be all: look again.
-            self.has_more |= turn.left < TURN_RECORDS_MAX;
-            self.parts.metrics.records_lost.inc_by(run.queues.take_lost());
-            self.parts.metrics.expired_messages.inc_by(run.queues.take_expired());
+            self.has_more |= has_continued || turn.left < TURN_RECORDS_MAX;
+            run.tell(&self.parts.metrics);
         }
     }
 
@@ -126,22 +139,39 @@ impl Turn<'_> {
         }
     }
 
-    /// Looks at queues that need records, round robin.
+    /// Looks at queues that need records, round robin: once around at most. The next turn begins with the first that
+    /// found no reader free.
     fn visit_lagging(&mut self, run: &mut PartitionRun) {
+        let mut first = None;
+        let mut denied = None;
         for _ in 0..TURN_QUEUES_MAX {
-            let next = run.queues.next_lagging(run.catch_ups.last);
-            run.catch_ups.last = next;
-            let Some(slot) = next.filter(|_| self.left > 0) else { return };
-            let Some(wanted) = run.queues.wanted_from(slot) else { continue };
-            if run.catch_ups.by_slot.contains_key(&slot) {
-                continue;
-            }
-            if wanted >= run.recent.from() {
-                self.offer_recent(run, slot, wanted);
-            } else {
-                self.start_reading(run, slot, wanted);
+            let before = run.catch_ups.last;
+            let next = run.queues.next_lagging(before).or_else(|| run.queues.next_lagging(None));
+            let Some(slot) = next.filter(|slot| self.left > 0 && first != Some(*slot)) else { break };
+            first.get_or_insert(slot);
+            run.catch_ups.last = Some(slot);
+            if !self.visit(run, slot) {
+                denied.get_or_insert(before);
             }
         }
+        if let Some(before) = denied {
+            run.catch_ups.last = before;
+        }
+    }
+
+    /// Serves one queue from memory, or starts a reader. False if it needs one and none is free.
+    fn visit(&mut self, run: &mut PartitionRun, slot: QueueSlot) -> bool {
+        let Some(wanted) = run.queues.wanted_from(slot) else { return true };
+        if run.catch_ups.by_slot.contains_key(&slot)
+            || run.catch_ups.pace.allowed(&self.parts.queues, slot, self.now_ms) == 0
+        {
+            return true;
+        }
+        if wanted < run.recent.from() {
+            return self.start_reading(run, slot, wanted);
+        }
+        self.offer_recent(run, slot, wanted);
+        true
     }
 
     fn offer_recent(&mut self, run: &mut PartitionRun, slot: QueueSlot, wanted: Offset) {
@@ -152,7 +182,7 @@ impl Turn<'_> {
         let mut from = wanted;
         for (offset, record) in records {
             let read = ReadBehind { from, offset, record: &record };
-            match run.queues.handle_behind(slot, read, self.now_ms) {
+            match self.offer_one(run, slot, read) {
                 CatchUp::Continue => from = offset + 1,
                 CatchUp::Stopped | CatchUp::AtHead | CatchUp::Misplaced => return,
             }
@@ -163,24 +193,55 @@ impl Turn<'_> {
         }
     }
 
-    fn start_reading(&mut self, run: &mut PartitionRun, slot: QueueSlot, wanted: Offset) {
+    fn start_reading(&mut self, run: &mut PartitionRun, slot: QueueSlot, wanted: Offset) -> bool {
         if run.catch_ups.by_slot.len() >= READERS_MAX {
-            // A reader whose queue takes nothing now makes room; that queue comes again when it does.
-            let blocked = run
-                .catch_ups
-                .by_slot
-                .iter()
-                .find(|(slot, reading)| reading.reader.is_some() && run.queues.wanted_from(**slot).is_none())
-                .map(|(slot, _)| *slot);
-            let Some(blocked) = blocked else { return };
-            run.catch_ups.forget(blocked);
+            let Some(least) = self.least_needed(run) else { return false };
+            run.catch_ups.forget(least);
         }
         let ticket = self.jobs.next_ticket();
         let reader = self.parts.log.reader(run.partition, wanted);
         let abort = self.jobs.read_behind(run.partition, ticket, reader, Duration::ZERO);
-        let reading =
-            Reading { ticket, position: wanted, records: VecDeque::new(), reader: None, abort: Some(abort) };
+        let reading = Reading {
+            ticket,
+            position: wanted,
+            records: VecDeque::new(),
+            reader: None,
+            abort: Some(abort),
+            served: 0,
+        };
         run.catch_ups.by_slot.insert(slot, reading);
+        true
+    }
+
+    /// The queue whose reader makes room for another one: one that takes nothing now, else the one that was served most,
+    /// if it has had its share. It comes again when it is its turn.
+    fn least_needed(&self, run: &mut PartitionRun) -> Option<QueueSlot> {
+        let idle = |(_, reading): &(&QueueSlot, &Reading)| reading.reader.is_some();
+        let (queues, pace) = (&run.queues, &mut run.catch_ups.pace);
+        let mut most: Option<(usize, QueueSlot)> = None;
+        for (slot, reading) in run.catch_ups.by_slot.iter().filter(idle) {
+            let takes_nothing = queues.wanted_from(*slot).is_none()
+                || pace.allowed(&self.parts.queues, *slot, self.now_ms) == 0;
+            if takes_nothing {
+                return Some(*slot);
+            }
+            if reading.served >= READER_SHARE {
+                most = most.max(Some((reading.served, *slot)));
+            }
+        }
+        most.map(|(_, slot)| slot)
+    }
+
+    /// Offers a record behind the head, if the queue may be served now.
+    fn offer_one(&mut self, run: &mut PartitionRun, slot: QueueSlot, read: ReadBehind<'_>) -> CatchUp {
+        let rules = &self.parts.queues;
+        if run.catch_ups.pace.allowed(rules, slot, self.now_ms) == 0 {
+            return CatchUp::Stopped;
+        }
+        let before = run.queues.hand_out_count();
+        let answer = run.queues.handle_behind(slot, read, self.now_ms);
+        run.catch_ups.pace.take(rules, slot, run.queues.hand_out_count().saturating_sub(before));
+        answer
     }
 
     fn handle_event(
@@ -239,13 +300,23 @@ impl Turn<'_> {
 
     /// Offers what was read; reads on when all of it was taken.
     fn offer(&mut self, run: &mut PartitionRun, slot: QueueSlot) {
-        let Some(reading) = run.catch_ups.by_slot.get_mut(&slot) else { return };
-        while let Some((offset, record)) = reading.records.front() {
-            let read = ReadBehind { from: reading.position, offset: *offset, record };
-            match run.queues.handle_behind(slot, read, self.now_ms) {
+        let mut share = QUEUE_RECORDS_MAX;
+        while let Some(reading) = run.catch_ups.by_slot.get_mut(&slot)
+            && let Some((offset, record)) = reading.records.front()
+        {
+            if share == 0 {
+                // The rest at the next turn, after the others.
+                return;
+            }
+            share -= 1;
+            let (offset, record) = (*offset, Arc::clone(record));
+            let read = ReadBehind { from: reading.position, offset, record: &record };
+            match self.offer_one(run, slot, read) {
                 CatchUp::Continue => {
+                    let Some(reading) = run.catch_ups.by_slot.get_mut(&slot) else { return };
                     reading.position = offset + 1;
                     reading.records.pop_front();
+                    reading.served += 1;
                     self.left = self.left.saturating_sub(1);
                 }
                 CatchUp::Stopped => return,

@@ -94,8 +94,8 @@ impl Group {
     /// Begins a commit if one is due and none is under way.
     pub(super) fn start_commit(&mut self) {
         let Queues::Loaded(partitions) = &self.queues else { return };
-        let is_changed =
-            !self.ledger.pending.is_empty() || partitions.values().any(|run| run.queues.is_dirty());
+        let is_changed = !self.ledger.pending.is_empty()
+            || partitions.values().any(|run| run.queues.is_dirty() || run.queues.is_counted());
         if is_changed && self.ledger.changed_at.is_none() {
             self.ledger.changed_at = Some(Instant::now());
         }
@@ -105,7 +105,7 @@ impl Group {
         }
         let Some(writer) = self.ledger.writer.take() else { return };
         self.ledger.changed_at = None;
-        let writes = self.collect_writes();
+        let writes = self.collect_writes(LAZY);
         self.ledger.in_flight = std::mem::take(&mut self.ledger.waiters);
         self.ledger.is_in_flight = true;
         self.push_commit(writer, writes, Duration::ZERO);
@@ -122,18 +122,27 @@ impl Group {
     }
 
     /// Everything to store. The offset that a partition is processed to moves only with all cursors that changed: it is
-    /// where the next owner goes on, and a queue at the tail is not looked at below it.
-    fn collect_writes(&mut self) -> Vec<StateWrite> {
+    /// where the next owner goes on, and a queue at the tail is not looked at below it. What was only counted makes it
+    /// move at most once in `counts_every`: a commit that somebody waits for does not store the counts of every queue.
+    fn collect_writes(&mut self, counts_every: Duration) -> Vec<StateWrite> {
         let Queues::Loaded(partitions) = &mut self.queues else { return Vec::new() };
         let mut orphans: Vec<(Partition, TopicFilter)> = Vec::new();
         for (partition, run) in partitions.iter_mut().filter(|(_, run)| !run.is_refused()) {
-            for (queue, stored) in run.queues.take_dirty(CURSORS_MAX) {
+            for (queue, offset) in run.queues.take_unparked() {
+                self.ledger.write(*partition, &StateKey::Parked { queue, offset }, None);
+            }
+            let mut cursors = run.queues.take_dirty(CURSORS_MAX);
+            if run.processed_at.elapsed() >= counts_every {
+                cursors.extend(run.queues.take_counted(CURSORS_MAX - cursors.len()));
+            }
+            for (queue, stored) in cursors {
                 self.ledger.write(*partition, &StateKey::Cursor { queue }, Some(stored.encode()));
             }
             run.owner.epoch = self.epoch;
             run.owner.connection_counter = self.connection_counter;
             run.owner.session_counter = self.session_counter;
-            if !run.queues.is_dirty() {
+            if !run.queues.is_dirty() && !run.queues.is_counted() {
+                run.processed_at = Instant::now();
                 for (queue, filter, next) in run.queues.take_ended() {
                     if next.is_some() && !run.queues.has_route(&filter) {
                         orphans.push((*partition, filter.clone()));
@@ -223,7 +232,7 @@ impl Group {
         if !self.parts.validity.is_valid() {
             return;
         }
-        let writes = self.collect_writes();
+        let writes = self.collect_writes(Duration::ZERO);
         match writer.commit(writes).await {
             CommitOutcome::Committed => self.parts.metrics.commits.inc(),
             // What is not stored is delivered again by the next owner.

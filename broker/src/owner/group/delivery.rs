@@ -15,6 +15,7 @@ use std::time::Duration;
 use tidemill_core::attach::{Acked, Deliver, DeliveriesDone, Delivery, SessionNumber};
 use tidemill_core::packet::{PacketId, QoS};
 use tidemill_core::partition::{Offset, Partition};
+use tidemill_core::queue::partition::receiver::Receiver as QueueReceiver;
 use tidemill_core::queue::partition::{HandOut, QueueSlot};
 use tidemill_core::record::Record;
 use tracing::{info, warn};
@@ -122,13 +123,14 @@ impl Group {
     /// A client is done with messages. What a former connection was done with counts as long as the newest one was not
     /// given it.
     pub(super) fn handle_acked(&mut self, acked: &Acked) {
+        let now_ms = self.parts.surroundings.now_ms();
         let attached = self.registry.attached(&acked.queue.name);
         let is_current = attached.is_some_and(|attached| attached.is(acked.connection));
         if let Some(run) = self.served(acked.partition)
             && let Some(slot) = run.queues.slot(&acked.queue)
         {
-            run.queues.handle_acked(slot, &acked.done.finished, is_current);
-            run.queues.handle_acked(slot, &acked.done.received, is_current);
+            run.queues.handle_acked(slot, &acked.done.finished, is_current, now_ms);
+            run.queues.handle_acked(slot, &acked.done.received, is_current, now_ms);
             let DeliveriesDone { finished, received, completed } = &acked.done;
             self.end_exchanges((acked.partition, slot), finished, (received, completed));
         }
@@ -142,21 +144,22 @@ impl Group {
         session: SessionNumber,
         (window, done, in_flight): Receiver<'_>,
     ) {
+        let now_ms = self.parts.surroundings.now_ms();
         let Some(run) = self.served(partition) else { return };
         let Some(slot) =
             run.sessions.get(client_id).filter(|found| found.id.number == session).map(|s| s.slot)
         else {
             return;
         };
-        run.catch_ups.forget(slot);
-        run.queues.attach(slot, window, done, in_flight);
+        run.catch_ups.forget_queue(slot);
+        run.queues.attach(slot, QueueReceiver { window, done, in_flight }, now_ms);
     }
 
     /// The session has no receiver any more.
     pub(super) fn stop_delivery(&mut self, partition: Partition, client_id: &ByteString) {
         let Some(run) = self.served(partition) else { return };
         let Some(slot) = run.sessions.get(client_id).map(|session| session.slot) else { return };
-        run.catch_ups.forget(slot);
+        run.catch_ups.forget_queue(slot);
         run.queues.detach(slot);
     }
 }

@@ -46,7 +46,8 @@ impl Group {
         if let Some(at) = session.meta.expires_at_ms() {
             run.deadlines.remove(&(at, client_id.clone()));
         }
-        run.catch_ups.forget(session.slot);
+        run.catch_ups.forget_queue(session.slot);
+        let parked = run.queues.parked(session.slot);
         let targets = run.queues.subscriptions(session.slot).map(|all| all.targets()).unwrap_or_default();
         let orphans = run.queues.remove(session.slot);
         self.parts.metrics.sessions.dec();
@@ -57,6 +58,9 @@ impl Group {
         }
         for target in targets {
             self.ledger.write(partition, &StateKey::Subscription { queue: queue.clone(), target }, None);
+        }
+        for offset in parked {
+            self.ledger.write(partition, &StateKey::Parked { queue: queue.clone(), offset }, None);
         }
         self.ledger.write(partition, &StateKey::Cursor { queue: queue.clone() }, None);
         self.ledger.write(partition, &StateKey::Meta { queue }, None);

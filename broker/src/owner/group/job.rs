@@ -1,6 +1,8 @@
 //! What the task of a group waits for: nothing of it blocks the task.
 
+use super::dead_letter::Burial;
 use super::load::LoadOutcome;
+use super::park::ReadToPark;
 use crate::log::state::{CommitOutcome, StateWrite, StateWriter};
 use crate::log::{LogReader, ReadError, ReadEvent};
 use bytestring::ByteString;
@@ -8,6 +10,7 @@ use futures::future::{AbortHandle, Abortable, BoxFuture};
 use futures::stream::FuturesUnordered;
 use std::future::Future;
 use std::time::Duration;
+use tidemill_core::attach::QueueId;
 use tidemill_core::partition::{Offset, Partition};
 use tokio::time::sleep;
 
@@ -40,12 +43,17 @@ pub(super) enum Job {
     Committed { writer: Box<dyn StateWriter>, writes: Vec<StateWrite>, outcome: CommitOutcome },
     /// The log was trimmed, or not.
     Trimmed { partition: Partition, result: Result<(), ReadError> },
+    /// A dead letter is durable, or was not published.
+    Buried { partition: Partition, queue: QueueId, offset: Offset, outcome: Burial },
+    /// What silent receivers have was read, as far as it could be.
+    ToPark { partition: Partition, read: Vec<ReadToPark> },
     /// Nobody is interested any more.
     Nothing,
 }
 
 /// What is running. Bounded by what asks: one load, one commit, one read for each partition, the readers behind the
-/// head, one for each client that attaches or subscribes.
+/// head, one for each client that attaches or subscribes, [`DEAD_LETTERS_MAX`](
+/// tidemill_core::queue::progress::aside::DEAD_LETTERS_MAX) for each queue, one for what is parked of a partition.
 #[derive(Default)]
 pub(super) struct Jobs {
     pub(super) running: FuturesUnordered<BoxFuture<'static, Job>>,

@@ -17,12 +17,14 @@ use tidemill_core::attach::{ConnectionEpoch, QueueId};
 use tidemill_core::binary::FormatError;
 use tidemill_core::member::OwnerEpoch;
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, QueueKind};
+use tidemill_core::queue::limits::QueueLimits;
 use tidemill_core::queue::subscription::Subscription;
+use tidemill_core::record::Record;
 use tidemill_core::session::exactly_once::{ExactlyOnce, Incoming};
 use tidemill_core::state::cursor::StoredCursor;
 use tidemill_core::state::key::StateKey;
 use tidemill_core::state::meta::SessionMeta;
-use tidemill_core::state::value::{PartitionOwner, PublisherIn, SessionOut};
+use tidemill_core::state::value::{Parked, PartitionOwner, PublisherIn, SessionOut};
 use tidemill_core::state::will::{StoredWill, WillDue};
 use tidemill_core::topic::SubscriptionTarget;
 use tokio::time::sleep;
@@ -63,6 +65,7 @@ struct StoredQueue {
     /// Offsets whose PUBREC is stored; their cursor may be older.
     released: Vec<Offset>,
     further_keys: Vec<Bytes>,
+    parked: Vec<(Offset, Arc<Record>)>,
 }
 
 /// What is stored of one partition.
@@ -158,8 +161,9 @@ async fn open(
     let stored = stored.map_err(|error| LoadOutcome::Damaged(error.to_string()))?;
     give_up_what_is_lost(parts, &stored, &mut bounds).await?;
     let refused = parts.metrics.partitions_refused.clone();
+    let limits = parts.queues.limits;
     let Built { epoch, mut partitions, wills } =
-        aside(move || build(stored, &bounds, lease_epoch, &refused)).await?;
+        aside(move || build(stored, &bounds, lease_epoch, (limits, &refused))).await?;
     let served = partitions.values().filter(|run| !run.is_refused());
     let mut writes: Vec<StateWrite> = served
         .map(|run| StateWrite {
@@ -233,7 +237,7 @@ fn build(
     mut stored: BTreeMap<Partition, StoredPartition>,
     bounds: &BTreeMap<Partition, Bounds>,
     lease_epoch: OwnerEpoch,
-    refused: &IntGauge,
+    (limits, refused): (QueueLimits, &IntGauge),
 ) -> Built {
     let highest = stored.values().filter_map(|partition| partition.owner.map(|owner| owner.epoch.0)).max();
     let epoch = OwnerEpoch(lease_epoch.0.max(highest.unwrap_or(0).saturating_add(1)));
@@ -241,7 +245,7 @@ fn build(
     for (partition, bounds) in bounds {
         let mut stored = stored.remove(partition).unwrap_or_default();
         wills.extend(stored.take_wills());
-        partitions.insert(*partition, stored.build(*partition, *bounds, epoch, refused));
+        partitions.insert(*partition, stored.build(*partition, *bounds, epoch, (limits, refused)));
     }
     Built { epoch, partitions, wills }
 }
@@ -257,7 +261,7 @@ impl StoredPartition {
     /// One past the highest offset that anything stored names. The log has ended there or above it.
     fn known_end(&self) -> Offset {
         let owner = self.owner.map_or(0, |owner| owner.processed.max(owner.trim_floor));
-        let cursors = self.queues.values().filter_map(|queue| Some(queue.cursor.as_ref()?.cursor.head()));
+        let cursors = self.queues.values().filter_map(|queue| Some(queue.cursor.as_ref()?.known_end()));
         let subscriptions = self.queues.values().flat_map(|queue| &queue.subscriptions);
         let subscriptions =
             subscriptions.map(|(_, subscription)| subscription.start.max(subscription.end.unwrap_or(0)));
@@ -285,8 +289,9 @@ impl StoredPartition {
             StateKey::Meta { queue } => {
                 self.queues.entry(queue).or_default().meta = Some(SessionMeta::decode(entry.value)?);
             }
-            StateKey::Parked { queue, .. } => {
-                self.queues.entry(queue).or_default().further_keys.push(entry.key);
+            StateKey::Parked { queue, offset } => {
+                let record = Arc::new(Record::decode(Parked::decode(entry.value)?.record)?);
+                self.queues.entry(queue).or_default().parked.push((offset, record));
             }
             StateKey::SessionOut { session, packet_id } => {
                 let out = SessionOut::decode(entry.value)?;
@@ -319,7 +324,7 @@ impl StoredPartition {
         partition: Partition,
         bounds: Bounds,
         epoch: OwnerEpoch,
-        refused: &IntGauge,
+        (limits, refused): (QueueLimits, &IntGauge),
     ) -> PartitionRun {
         // A partition that never had an owner has no queue either: nobody needs what is in it.
         let fresh =
@@ -327,7 +332,7 @@ impl StoredPartition {
         let stored = self.owner.unwrap_or(fresh);
         let owner = PartitionOwner { epoch, ..stored };
         let head = owner.processed.max(owner.trim_floor);
-        let mut run = PartitionRun::new(partition, owner, head);
+        let mut run = PartitionRun::new(partition, owner, head, limits);
         if bounds.end < head {
             run.refuse(
                 &format!(
@@ -351,10 +356,13 @@ impl StoredPartition {
 
 /// Adds a queue. A client id has one session: a new one is stored in the commit that deletes the one before.
 fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
-    let StoredQueue { subscriptions, cursor, meta, exactly_once, released, further_keys } = stored;
+    let StoredQueue { subscriptions, cursor, meta, exactly_once, released, further_keys, parked } = stored;
     // Without a cursor nothing was ever handed out: a fragment of a session that is gone.
     let Some(cursor) = cursor else { return };
     let slot = run.queues.restore(id.clone(), &cursor, run.owner.trim_floor);
+    for (offset, record) in parked {
+        run.queues.restore_parked(slot, offset, record);
+    }
     for (target, subscription) in subscriptions {
         match target {
             SubscriptionTarget::Filter(filter) => run.queues.subscribe(slot, filter, subscription),
@@ -365,7 +373,7 @@ fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
         && let Some(meta) = meta
     {
         let name = id.name.clone();
-        run.queues.handle_acked(slot, &released, true);
+        run.queues.handle_acked(slot, &released, true, 0);
         let (in_flight, is_restored) = (None, true);
         let session = Session { id, slot, meta, further_keys, in_flight, exactly_once, is_restored };
         run.sessions.insert(name.clone(), session);

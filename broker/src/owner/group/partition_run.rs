@@ -12,6 +12,7 @@ use std::hash::RandomState;
 use tidemill_core::attach::QueueId;
 use tidemill_core::member::Member;
 use tidemill_core::partition::{Offset, Partition};
+use tidemill_core::queue::limits::QueueLimits;
 use tidemill_core::queue::partition::{PartitionQueues, QueueSlot};
 use tidemill_core::record::Origin;
 use tidemill_core::session::exactly_once::ExactlyOnce;
@@ -64,16 +65,29 @@ pub(super) struct PartitionRun {
     pub(super) trim_lag: TrimLag,
     /// The floor can move with the next commit.
     pub(super) is_trim_due: bool,
+    /// When all queues were last looked at.
+    pub(super) scanned: Instant,
+    /// When `processed` was last stored.
+    pub(super) processed_at: Instant,
+    /// What the receivers have too long is being read.
+    pub(super) is_parking: bool,
+    /// Queues near their limit, as the metric knows.
+    pub(super) near_limit: i64,
     origins: Origins,
     refused: bool,
 }
 
 impl PartitionRun {
     /// Serves `partition` from what is stored.
-    pub(super) fn new(partition: Partition, owner: PartitionOwner, head: Offset) -> Self {
+    pub(super) fn new(
+        partition: Partition,
+        owner: PartitionOwner,
+        head: Offset,
+        limits: QueueLimits,
+    ) -> Self {
         Self {
             partition,
-            queues: PartitionQueues::new(head, RandomState::new()),
+            queues: PartitionQueues::new(head, RandomState::new()).with_limits(limits),
             sessions: HashMap::new(),
             deadlines: BTreeSet::new(),
             recent: Recent::new(head),
@@ -82,6 +96,10 @@ impl PartitionRun {
             trim_seen: (Instant::now(), head),
             trim_lag: TrimLag::new(owner.trim_floor, head),
             is_trim_due: false,
+            scanned: Instant::now(),
+            processed_at: Instant::now(),
+            is_parking: false,
+            near_limit: 0,
             origins: Origins::default(),
             refused: false,
         }
@@ -105,6 +123,8 @@ impl PartitionRun {
     pub(super) fn forget(&self, metrics: &OwnerMetrics) {
         metrics.sessions.sub(i64::try_from(self.sessions.len()).unwrap_or(i64::MAX));
         metrics.partitions_refused.sub(i64::from(self.refused));
+        metrics.queues_near_limit.sub(self.near_limit);
+        metrics.set_largest(self.partition, Vec::new());
     }
 
     /// Notes when the session ends, now that its meta has changed.

@@ -1,5 +1,6 @@
 //! Subscriptions and records of the tests.
 
+use super::receiver::Receiver;
 use super::*;
 use crate::attach::SessionNumber;
 use crate::member::{Incarnation, Member, MemberId};
@@ -31,6 +32,10 @@ pub(super) fn subscription(start: Offset, end: Option<Offset>) -> Subscription {
         retain_handling: RetainHandling::Send,
     };
     Subscription { options, identifier: None, start, end, successor: None }
+}
+
+pub(super) fn receiver(window: u16, in_flight: &[Offset]) -> Receiver<'_> {
+    Receiver { window, done: &[], in_flight }
 }
 
 pub(super) fn record(topic: &str) -> Arc<Record> {

@@ -1,6 +1,6 @@
 //! One queue against a log, whenever it changes between head and reader.
 
-use super::fixture::{Queues, filter, handed_out, id, record_of, subscription};
+use super::fixture::{Queues, filter, handed_out, id, receiver, record_of, subscription};
 use super::offer::{CatchUp, ReadBehind};
 use super::*;
 use crate::queue::IN_FLIGHT_BYTES;
@@ -82,7 +82,7 @@ impl Model {
             slot: 0,
             log: BTreeMap::new(),
             end: 0,
-            stored: (StoredCursor { cursor: crate::cursor::Cursor::at(0), tail: true }, 0),
+            stored: (StoredCursor::plain(crate::cursor::Cursor::at(0), true), 0),
             outstanding: Vec::new(),
             acked: BTreeSet::new(),
             first: Vec::new(),
@@ -118,12 +118,12 @@ impl Model {
             Step::Read(count) => self.read(count),
             Step::Attach(window) => {
                 self.outstanding.clear();
-                self.queues.attach(self.slot, window, &[], &[]);
+                self.queues.attach(self.slot, receiver(window, &[]), 0);
             }
             Step::AttachAgain(window, nth) => {
                 if self.queues.progress(self.slot).is_some_and(Progress::is_attached) {
                     self.outstanding = self.outstanding.iter().copied().step_by(nth).collect();
-                    self.queues.attach(self.slot, window, &[], &self.outstanding);
+                    self.queues.attach(self.slot, receiver(window, &self.outstanding), 0);
                 }
             }
             Step::Detach => {
@@ -134,7 +134,7 @@ impl Model {
                 if nth < self.outstanding.len() {
                     let offset = self.outstanding.remove(nth);
                     self.acked.insert(offset);
-                    self.queues.handle_acked(self.slot, &[offset], true);
+                    self.queues.handle_acked(self.slot, &[offset], true, 0);
                 }
             }
             Step::Store => {

@@ -1,4 +1,4 @@
-use super::fixture::{Queues, filter, handed_out, id, record, subscription};
+use super::fixture::{Queues, filter, handed_out, id, receiver, record, subscription};
 use super::offer::{CatchUp, ReadBehind};
 use crate::packet::{QoS, SubscriptionOptions};
 use crate::queue::subscription::Subscription;
@@ -12,7 +12,7 @@ fn a_record_goes_once_to_each_queue_that_matches() {
         queues.subscribe(slots[slot], filter(text), subscription(0, None));
     }
     for slot in slots {
-        queues.attach(slot, 10, &[], &[]);
+        queues.attach(slot, receiver(10, &[]), 0);
     }
 
     queues.handle_record(5, &record("a/b"), 0);
@@ -41,19 +41,19 @@ fn a_subscription_of_qos_0_adds_its_identifier_to_what_another_one_brings_at_the
     queues.subscribe(slot, filter("k/a"), with(QoS::AtMostOnce, 2));
     queues.subscribe(live, filter("k/a"), with(QoS::AtMostOnce, 3));
     for slot in [slot, live] {
-        queues.attach(slot, 1, &[], &[]);
+        queues.attach(slot, receiver(1, &[]), 0);
     }
 
     queues.handle_record(0, &record("k/a"), 0);
     assert_eq!(identifiers(&mut queues), [(slot, vec![1, 2])]);
 
     queues.handle_record(1, &record("k/a"), 0);
-    queues.handle_acked(slot, &[0], true);
+    queues.handle_acked(slot, &[0], true, 0);
     queues.handle_behind(slot, ReadBehind { from: 1, offset: 1, record: &record("k/a") }, 0);
     assert_eq!(identifiers(&mut queues), [(slot, vec![1, 2])], "the window was full");
 
     queues.unsubscribe(slot, &filter("k/a"));
-    queues.handle_acked(slot, &[1], true);
+    queues.handle_acked(slot, &[1], true, 0);
     queues.handle_record(2, &record("k/a"), 0);
     assert_eq!(identifiers(&mut queues), [(slot, vec![1])]);
 }
@@ -74,7 +74,7 @@ fn a_subscription_counts_from_its_start_to_its_end() {
     queues.subscribe(slot, filter("a"), subscription(3, Some(5)));
     assert!(!queues.has_route(&filter("a")));
     assert!(queues.take_ended().is_empty(), "still needed for what is behind");
-    queues.attach(slot, 10, &[], &[]);
+    queues.attach(slot, receiver(10, &[]), 0);
     for offset in 3..6 {
         queues.handle_behind(slot, ReadBehind { from: offset, offset, record: &record("a") }, 0);
     }
@@ -91,7 +91,7 @@ fn a_reader_at_the_wrong_place_is_told_so_and_loses_nothing() {
     for offset in 0..4 {
         queues.handle_record(offset, &record("a"), 0);
     }
-    queues.attach(slot, 10, &[], &[]);
+    queues.attach(slot, receiver(10, &[]), 0);
     assert_eq!(queues.next_lagging(None), Some(slot));
     assert_eq!(queues.wanted_from(slot), Some(0));
 
@@ -108,11 +108,11 @@ fn an_open_offset_that_the_log_has_no_more_is_a_loss_and_does_not_stop_the_queue
     let mut queues = Queues::new(0, BuildHasherDefault::default());
     let slot = queues.create(id("c"));
     queues.subscribe(slot, filter("a"), subscription(0, None));
-    queues.attach(slot, 10, &[], &[]);
+    queues.attach(slot, receiver(10, &[]), 0);
     for offset in 0..3 {
         queues.handle_record(offset, &record("a"), 0);
     }
-    queues.attach(slot, 10, &[], &[]);
+    queues.attach(slot, receiver(10, &[]), 0);
 
     let second = ReadBehind { from: 0, offset: 1, record: &record("a") };
     assert_eq!(queues.handle_behind(slot, second, 0), CatchUp::Continue);

@@ -1,0 +1,124 @@
+//! How fast queues are served behind the head, and that none of them starves the others.
+
+use super::world::{Client, World, message, payloads, request};
+use bytestring::ByteString;
+use futures::future::join_all;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use tidemill_broker::owner::parts::QueueRules;
+use tidemill_core::attach::AttachRequest;
+use tidemill_core::message::Message;
+use tidemill_core::partition::QueueKind;
+use tidemill_core::queue::limits::QueueLimits;
+use tidemill_core::queue::pace::TokenBucket;
+
+async fn away(world: &World, client_id: &str, filter: &str) {
+    let client = world.subscriber(client_id, filter).await;
+    world.detach(&client).await;
+}
+
+fn count(world: &World, client: &Client) -> usize {
+    world.hosts.delivered_count(&client.id, client.grant.connection)
+}
+
+#[tokio::test]
+async fn what_has_waited_comes_at_the_pace_of_a_session_and_what_comes_now_does_not_wait() {
+    let world = World::with_rules(QueueRules { replay_per_queue: Some(8), ..QueueRules::default() }).await;
+    away(&world, "c", "a").await;
+    let live = world.subscriber("live", "a").await;
+    for number in 0..20 {
+        world.publish_text("a", &number.to_string()).await;
+    }
+    assert_eq!(world.deliveries(&live, 20).await.len(), 20);
+
+    let client = world.attach(request("c")).await.unwrap();
+    for expected in [2, 4, 6] {
+        world.deliveries(&client, expected).await;
+        world.stored().await;
+        assert_eq!(count(&world, &client), expected, "a quarter of a second's at a time");
+        world.around.now_ms.fetch_add(250, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn all_sessions_together_get_no_more_than_the_broker_has_for_them() {
+    let total = Arc::new(Mutex::new(TokenBucket::new(40, 0)));
+    let world = World::with_rules(QueueRules { replay_total: Some(total), ..QueueRules::default() }).await;
+    for client_id in ["c", "d", "e"] {
+        away(&world, client_id, "a").await;
+    }
+    for number in 0..20 {
+        world.publish_text("a", &number.to_string()).await;
+    }
+
+    let mut clients = Vec::new();
+    for client_id in ["c", "d", "e"] {
+        clients.push(world.attach(request(client_id)).await.unwrap());
+    }
+    let all = || clients.iter().map(|client| count(&world, client)).sum::<usize>();
+    for quarters in 1..=3 {
+        world.until(|| all() >= 10 * quarters).await;
+        world.stored().await;
+        assert_eq!(all(), 10 * quarters);
+        world.around.now_ms.fetch_add(250, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn dead_letters_and_drops_use_up_no_pace() {
+    let limits = QueueLimits { messages: 5, ..QueueLimits::NONE };
+    let rules = QueueRules { limits, replay_per_queue: Some(40), ..QueueRules::default() };
+    let world = World::with_rules(rules).await;
+    away(&world, "c", "a").await;
+    for number in 0..50 {
+        world.publish_text("a", &number.to_string()).await;
+    }
+
+    let client = world.attach(request("c")).await.unwrap();
+
+    assert_eq!(payloads(&world.deliveries(&client, 5).await), ["45", "46", "47", "48", "49"]);
+}
+
+/// More sessions come back with much to read than there are readers, and one with little after them.
+#[tokio::test]
+async fn sessions_with_long_backlogs_do_not_starve_one_with_a_short_one() {
+    const LONG: usize = 9_000;
+    const CLIENTS: usize = 20;
+    // Nothing passes until all are there.
+    let mut bucket = TokenBucket::new(4_000_000, 0);
+    bucket.take(1_000_000);
+    let total = Some(Arc::new(Mutex::new(bucket)));
+    let world = World::with_rules(QueueRules { replay_total: total, ..QueueRules::default() }).await;
+    let partition_of = |id: &str| world.partitioning.partition_of(QueueKind::Session, id);
+    let ids = (0..).map(|number| format!("long-{number}"));
+    let ids: Vec<_> = ids.filter(|id| partition_of(id) == partition_of("short")).take(CLIENTS).collect();
+    for id in &ids {
+        away(&world, id, "long").await;
+    }
+    // Last in turn, and its message is the first in the log.
+    away(&world, "short", "short").await;
+    world.publish_text("short", "x").await;
+    for _ in 0..LONG {
+        world.publish(Message { payload: bytes::Bytes::new(), ..message("long", "") }).await;
+    }
+
+    let everything = |client_id: &str| AttachRequest { window: u16::MAX, ..request(client_id) };
+    let long = join_all(ids.iter().map(|id| world.attach(everything(id)))).await;
+    let long: Vec<_> = long.into_iter().map(Result::unwrap).collect();
+    let short = world.attach(everything("short")).await.unwrap();
+    world.around.now_ms.store(250, Ordering::SeqCst);
+    world.deliveries(&short, 1).await;
+    for client in &long {
+        assert_eq!(world.deliveries(client, LONG).await.len(), LONG);
+    }
+
+    let frames = world.hosts.frames.lock();
+    let before = frames.iter().take_while(|(client_id, _)| client_id != "short");
+    let mut counts: BTreeMap<&ByteString, usize> = BTreeMap::new();
+    for (client_id, messages) in before {
+        *counts.entry(client_id).or_default() += messages;
+    }
+    assert!(counts.values().all(|count| *count < LONG), "it did not wait until others had all: {counts:?}");
+}
