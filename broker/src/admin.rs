@@ -2,8 +2,10 @@
 
 mod connections;
 mod health;
+pub mod moment;
 mod openapi;
 mod retained;
+pub mod sessions;
 
 use crate::cluster::{ClusterView, MemberInfo, Validity};
 use crate::metrics::Metrics;
@@ -15,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use connections::AdminListener;
 use health::Health;
+use sessions::SessionDirectory;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -67,6 +70,8 @@ pub struct AdminParts {
     pub waiting_for: Arc<WaitingFor>,
     /// Whether a link to a member is up; asked each time.
     pub is_reachable: Arc<IsReachable>,
+    /// The persistent sessions that this broker owns.
+    pub sessions: Arc<dyn SessionDirectory>,
     /// The threads of connections, for the health check.
     pub threads: Vec<Handle>,
 }
@@ -94,8 +99,11 @@ impl Admin {
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics));
         if address.ip().is_loopback() {
-            routes =
-                routes.route("/v1/status", get(status)).merge(retained::routes()).merge(openapi::routes());
+            routes = routes
+                .route("/v1/status", get(status))
+                .merge(retained::routes())
+                .merge(sessions::routes())
+                .merge(openapi::routes());
         }
         let routes = routes.fallback(not_found).method_not_allowed_fallback(wrong_method).with_state(shared);
         Ok(Self { socket, address, routes })

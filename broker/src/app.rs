@@ -103,6 +103,7 @@ pub async fn start(
         view: wiring.view.clone(),
         waiting_for: Arc::clone(&wiring.waiting_for),
         is_reachable: Arc::clone(&wiring.is_reachable),
+        sessions: Arc::clone(&wiring.sessions),
         threads: threads.handles().to_vec(),
     };
     let admin = Admin::bind(&config.admin, parts).await?;

@@ -5,6 +5,7 @@ mod bridges;
 mod counts;
 mod membership;
 mod queues;
+mod sessions;
 mod storage;
 
 use crate::app::{self, DataPath, Foundation, PeerWiring, Running, StartError, Wiring};
@@ -20,6 +21,7 @@ use bridges::{BrokerSurroundings, RegistryAttachments, RouterForwards, RouterRou
 use futures::future::BoxFuture;
 use membership::{Joined, MembershipError};
 use queues::RouterDeadLetters;
+use sessions::OwnedSessions;
 use std::sync::Arc;
 use std::time::Duration;
 use storage::{Storage, StorageError};
@@ -140,6 +142,7 @@ fn wire(
         }),
         view,
         waiting_for,
+        sessions: Arc::new(OwnedSessions::new(data_path, &owner)),
         is_reachable: Arc::new(move |member| links.to(member).is_some()),
         leave: Box::pin(leave(Arc::clone(&coordination), stop)),
         failed: failed(coordination, tasks, directory),

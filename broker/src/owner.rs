@@ -8,6 +8,7 @@ mod group;
 pub mod metrics;
 pub mod parts;
 pub mod service;
+pub mod sessions;
 
 use futures::future::BoxFuture;
 use std::sync::Arc;

@@ -74,7 +74,7 @@ async fn every_path_that_is_described_answers_as_described() {
 
     assert_eq!(document["openapi"], "3.1.0");
     for (path, operations) in paths {
-        let filled = path.replace("{topic}", "t");
+        let filled = path.replace("{topic}", "t").replace("{clientId}", "c");
         let operations = operations.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters");
         // GET comes before DELETE would take away what it shows.
         let mut operations: Vec<_> = operations.collect();

@@ -1,5 +1,7 @@
 //! Documents of the admin API.
 
+pub mod sessions;
+
 use serde::{Deserialize, Serialize};
 
 /// An error answer, RFC 9457 `application/problem+json`.

@@ -1,5 +1,6 @@
 //! The parts between a client's socket and the log, and what is built around them.
 
+use crate::admin::sessions::SessionDirectory;
 use crate::admin::{IsReachable, WaitingFor};
 use crate::cluster::{ClusterView, Forwarder, RouteExchange, Validity};
 use crate::connection::{ServiceParts, Services, Wills};
@@ -64,6 +65,8 @@ pub struct Wiring {
     pub waiting_for: Arc<WaitingFor>,
     /// Whether a link to a member is up.
     pub is_reachable: Arc<IsReachable>,
+    /// The persistent sessions that this broker owns, for the admin API.
+    pub sessions: Arc<dyn SessionDirectory>,
     /// Gives back groups and membership when the broker stops. Bounded by itself.
     pub leave: BoxFuture<'static, ()>,
     /// Completes with the reason when the process must exit: the membership ended, an owner or a link panicked.

@@ -20,6 +20,7 @@ mod recent;
 mod registry;
 mod resolve;
 mod scan;
+mod sessions;
 mod subscribe;
 mod trim;
 mod unsubscribe;
@@ -175,6 +176,9 @@ impl Group {
             Request::Reattach { host, attachments, answer } => {
                 self.handle_reattach(&host, attachments, answer);
             }
+            // Whoever asked may have given up.
+            Request::ListSessions(query, answer) => drop(answer.send(self.list_sessions(&query))),
+            Request::ShowSession(client_id, answer) => drop(answer.send(self.show_session(&client_id))),
         }
     }
 

@@ -3,8 +3,9 @@
 use super::OwnerSide;
 use super::group::{self, GroupHandle, Request};
 use super::parts::OwnerParts;
+use super::sessions::{SessionDetail, SessionQuery, SessionStanding};
 use crate::cluster::GroupCommand;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use tokio::time::timeout;
 const ATTACH_WAIT: Duration = Duration::from_secs(10);
 /// How long storing steps of QoS 2 may take; the host asks again.
 const EXACTLY_ONCE_WAIT: Duration = Duration::from_secs(10);
+/// How long an administrator waits.
+const ADMIN_WAIT: Duration = Duration::from_secs(10);
 /// How long a subscribe or unsubscribe may take beyond its gate: the question for the log's end, and a commit.
 const SUBSCRIBE_WAIT_BEYOND_GATE: Duration = Duration::from_secs(10);
 
@@ -101,6 +104,35 @@ impl OwnerService {
                 }
             }
         }
+    }
+
+    /// The first persistent sessions that are asked for, of all groups that this broker owns, in the order of their
+    /// client ids.
+    ///
+    /// # Errors
+    ///
+    /// [`OwnerError::Unavailable`] when a group does not serve its queues now, or not within 10 s.
+    pub async fn list_sessions(&self, query: SessionQuery) -> Result<Vec<SessionStanding>, OwnerError> {
+        let handles: Vec<GroupHandle> = self.groups.read().values().cloned().collect();
+        let ask = |handle| {
+            let query = query.clone();
+            Self::ask(Some(handle), ADMIN_WAIT, |answer| Request::ListSessions(query, answer))
+        };
+        let mut sessions = try_join_all(handles.into_iter().map(ask)).await?.concat();
+        sessions.sort_unstable_by(|one, other| one.client_id.cmp(&other.client_id));
+        sessions.truncate(query.limit);
+        Ok(sessions)
+    }
+
+    /// The persistent session of `client_id`; `None` when it has none, or none here.
+    ///
+    /// # Errors
+    ///
+    /// [`OwnerError::Unavailable`] when its group does not serve its queues now, or not within 10 s.
+    pub async fn show_session(&self, client_id: &str) -> Result<Option<SessionDetail>, OwnerError> {
+        let Some(handle) = self.handle_of(client_id) else { return Ok(None) };
+        let client_id = client_id.to_owned();
+        Self::ask(Some(handle), ADMIN_WAIT, |answer| Request::ShowSession(client_id, answer)).await
     }
 
     fn handle(&self, group: PartitionGroup) -> Option<GroupHandle> {

@@ -1,5 +1,6 @@
 //! How questions and reports reach the task of a group.
 
+use crate::owner::sessions::{SessionDetail, SessionQuery, SessionStanding};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +43,10 @@ pub(in crate::owner) enum Request {
         /// For the new connection epochs.
         answer: Answer<Reattached>,
     },
+    /// Tell of sessions.
+    ListSessions(SessionQuery, Answer<Vec<SessionStanding>>),
+    /// Tell of the session of this client id; `None` when it has none.
+    ShowSession(String, Answer<Option<SessionDetail>>),
 }
 
 /// A report that nobody waits for.
