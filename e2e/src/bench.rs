@@ -1,7 +1,6 @@
 //! Load and its cost: clients on raw sockets that count and check every message, and what a broker process takes
 //! meanwhile. For `make bench`; nothing here asserts anything about time.
 
-mod connection;
 pub mod fan_out;
 pub mod idle;
 pub mod many;

@@ -98,6 +98,15 @@ impl Broker {
         crate::bench::process::resident_bytes(self.child.id().context("the broker has ended")?)
     }
 
+    /// The value of a counter or gauge without labels.
+    ///
+    /// # Errors
+    ///
+    /// When the admin port does not answer or has no such metric.
+    pub async fn metric(&self, name: &str) -> Result<f64> {
+        metric(&self.admin, name).await?.with_context(|| format!("no metric {name}"))
+    }
+
     /// Waits until `/readyz` answers 200.
     ///
     /// # Errors
@@ -151,8 +160,11 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// When the process cannot be killed.
+    /// When it has ended by itself before, with the end of its log.
     pub async fn kill(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            anyhow::bail!("broker ended with {status}:\n{}", log_tail(&self.log_file));
+        }
         self.child.kill().await.context("kill the broker")
     }
 
@@ -178,8 +190,18 @@ impl Broker {
     ///
     /// As [`Self::start`].
     pub async fn restart(&mut self) -> Result<()> {
-        self.child = run(&self.config_file, &self.log_file, &self.environment)?;
+        self.relaunch()?;
         self.wait_until_ready().await
+    }
+
+    /// As [`Self::restart`], without the wait.
+    ///
+    /// # Errors
+    ///
+    /// When the process cannot be started.
+    pub fn relaunch(&mut self) -> Result<()> {
+        self.child = run(&self.config_file, &self.log_file, &self.environment)?;
+        Ok(())
     }
 }
 
@@ -202,6 +224,18 @@ fn log_tail(log_file: &Path) -> String {
     let text = std::fs::read_to_string(log_file).unwrap_or_default();
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(40)..].join("\n")
+}
+
+/// The value of a counter or gauge without labels, at the admin port `admin`; `None` if there is none of that name.
+///
+/// # Errors
+///
+/// When the admin port does not answer.
+pub async fn metric(admin: &Endpoint, name: &str) -> Result<Option<f64>> {
+    let (status, text) = get(admin, "/metrics").await?;
+    ensure!(status == 200, "/metrics answered {status}");
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.map(|value| value.parse().context("a number")).transpose()
 }
 
 /// One HTTP/1.1 GET: status and body.

@@ -7,6 +7,8 @@ pub mod audit;
 pub mod bench;
 pub mod broker;
 pub mod certificates;
+mod connection;
+pub mod crash;
 pub mod environment;
 pub mod kubernetes;
 pub mod mosquitto;

@@ -2,8 +2,8 @@
 
 use crate::mosquitto::Endpoint;
 use crate::wire::{
-    Input, PINGREQ, Publish, RawPacket, kind, put_ack, put_connect, put_publish, put_subscribe,
-    put_unsubscribe, take_length,
+    Arrival, Input, PINGREQ, Publish, RawPacket, kind, put_ack, put_connect, put_publish, put_subscribe,
+    put_unsubscribe,
 };
 use anyhow::{Context, Result, ensure};
 use bytes::{Buf, BufMut, BytesMut};
@@ -104,7 +104,7 @@ impl RawClient {
     /// When it does not come within 30 s.
     pub async fn publish(&mut self, topic: &str, payload: &[u8], qos: u8, retain: bool) -> Result<()> {
         let packet_id = self.next_packet_id();
-        let publish = Publish { topic, qos, retain, packet_id };
+        let publish = Publish { topic, qos, retain, dup: false, packet_id };
         put_publish(&mut self.output, publish, self.is_v5, payload.len());
         self.output.put_slice(payload);
         match qos {
@@ -147,6 +147,28 @@ impl RawClient {
         };
         tokio::time::timeout(patience, closed).await.context("the broker does not close")??;
         Ok(self.deliveries)
+    }
+
+    /// The next message that was not taken yet.
+    ///
+    /// # Errors
+    ///
+    /// When none comes within 30 s.
+    pub async fn next_delivery(&mut self) -> Result<Delivery> {
+        let patience = self.patience;
+        let search = async {
+            while self.deliveries.is_empty() {
+                while let Some(packet) = self.input.next_packet() {
+                    self.take(packet)?;
+                }
+                self.flush().await?;
+                if self.deliveries.is_empty() {
+                    self.input.read_some(&mut self.stream).await?;
+                }
+            }
+            Ok(self.deliveries.remove(0))
+        };
+        tokio::time::timeout(patience, search).await.context("no message")?
     }
 
     /// What has arrived since the last call, in order.
@@ -198,22 +220,14 @@ impl RawClient {
     }
 
     fn take_publish(&mut self, packet: RawPacket) -> Result<Delivery> {
-        let (qos, retain) = (packet.qos(), packet.first_byte & 1 == 1);
-        let mut body = packet.body;
-        let topic_bytes = usize::from(body.try_get_u16()?);
-        ensure!(body.len() >= topic_bytes, "a topic longer than its packet");
-        let topic = String::from_utf8(body.split_to(topic_bytes).to_vec())?;
-        match qos {
+        let message = Arrival::parse(packet, self.is_v5)?;
+        match message.qos {
             0 => {}
-            1 => put_ack(&mut self.output, 0x40, body.try_get_u16()?),
-            _ => put_ack(&mut self.output, 0x50, body.try_get_u16()?),
+            1 => put_ack(&mut self.output, 0x40, message.packet_id),
+            _ => put_ack(&mut self.output, 0x50, message.packet_id),
         }
-        if self.is_v5 {
-            let property_bytes = take_length(&mut body)?;
-            ensure!(body.len() >= property_bytes, "properties longer than their packet");
-            body.advance(property_bytes);
-        }
-        Ok(Delivery { topic, payload: body.to_vec(), qos, retain })
+        let Arrival { topic, qos, retain, .. } = message;
+        Ok(Delivery { topic, payload: message.payload.to_vec(), qos, retain })
     }
 
     async fn flush(&mut self) -> Result<()> {

@@ -106,14 +106,55 @@ pub struct Publish<'a> {
     pub qos: u8,
     /// To be retained.
     pub retain: bool,
+    /// Sent before, perhaps: the DUP flag.
+    pub dup: bool,
     /// For QoS above 0; at QoS 0 it is not written.
     pub packet_id: u16,
+}
+
+/// A PUBLISH that has come from a broker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arrival {
+    /// Topic name.
+    pub topic: String,
+    /// Quality of service.
+    pub qos: u8,
+    /// The retain flag.
+    pub retain: bool,
+    /// The DUP flag.
+    pub dup: bool,
+    /// 0 at QoS 0.
+    pub packet_id: u16,
+    /// What follows the properties.
+    pub payload: BytesMut,
+}
+
+impl Arrival {
+    /// Reads a PUBLISH; of its properties nothing is kept.
+    ///
+    /// # Errors
+    ///
+    /// When it is malformed.
+    pub fn parse(packet: RawPacket, is_v5: bool) -> Result<Self> {
+        let (qos, first_byte, mut body) = (packet.qos(), packet.first_byte, packet.body);
+        let topic_bytes = usize::from(body.try_get_u16()?);
+        ensure!(body.len() >= topic_bytes, "a topic longer than its packet");
+        let topic = String::from_utf8(body.split_to(topic_bytes).to_vec())?;
+        let packet_id = if qos > 0 { body.try_get_u16()? } else { 0 };
+        if is_v5 {
+            let property_bytes = take_length(&mut body)?;
+            ensure!(body.len() >= property_bytes, "properties longer than their packet");
+            body.advance(property_bytes);
+        }
+        let (retain, dup) = (first_byte & 1 == 1, first_byte & 8 == 8);
+        Ok(Self { topic, qos, retain, dup, packet_id, payload: body })
+    }
 }
 
 /// Writes the head of a PUBLISH: `payload_bytes` of payload must follow. 5.0 has a byte for the properties.
 pub fn put_publish(output: &mut BytesMut, publish: Publish<'_>, is_v5: bool, payload_bytes: usize) {
     let id_bytes = if publish.qos > 0 { 2 } else { 0 };
-    output.put_u8(0x30 | publish.qos << 1 | u8::from(publish.retain));
+    output.put_u8(0x30 | u8::from(publish.dup) << 3 | publish.qos << 1 | u8::from(publish.retain));
     put_length(output, 2 + publish.topic.len() + id_bytes + usize::from(is_v5) + payload_bytes);
     put_text(output, publish.topic);
     if publish.qos > 0 {

@@ -1,6 +1,6 @@
 //! A few publishers at a fixed rate, each with many subscribers.
 
-use super::connection::{Connection, PATIENCE};
+use crate::connection::{Connection, PATIENCE};
 use crate::mosquitto::Endpoint;
 use crate::wire::{Publish, kind, put_publish};
 use anyhow::{Context, Result, ensure};
@@ -77,7 +77,7 @@ async fn publish(plan: Plan, number: u32) -> Result<()> {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     for sequence in 0..plan.messages {
         ticks.tick().await;
-        let publish = Publish { topic: &topic, qos: 0, retain: false, packet_id: 0 };
+        let publish = Publish { topic: &topic, qos: 0, retain: false, dup: false, packet_id: 0 };
         put_publish(&mut connection.output, publish, false, plan.payload_bytes);
         connection.output.put_u32(sequence);
         connection.output.put_bytes(b'x', plan.payload_bytes - 4);

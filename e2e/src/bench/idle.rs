@@ -1,7 +1,7 @@
 //! Connections that do nothing.
 
-use super::connection::Connection;
 use super::subject::Subject;
+use crate::connection::Connection;
 use anyhow::Result;
 use std::time::Duration;
 use tokio::task::JoinSet;

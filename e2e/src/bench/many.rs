@@ -1,8 +1,8 @@
 //! A million subscriptions, and a million retained messages.
 
-use super::connection::Connection;
 use super::subject::Subject;
-use crate::wire::{PINGREQ, Publish, kind, put_publish};
+use crate::connection::Connection;
+use crate::wire::{Publish, put_publish};
 use anyhow::{Result, ensure};
 use bytes::BufMut;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ pub async fn subscriptions(subject: &Subject, count: u32, publishes: u32) -> Res
             for number in start..(start + BATCH).min(publishes) {
                 put_message(&mut publisher, &topic_of(number), false, 8);
             }
-            round_trip(&mut publisher).await?;
+            publisher.round_trip().await?;
         }
         Ok((subject.cpu_micros()? - before) / f64::from(publishes))
     };
@@ -109,7 +109,7 @@ pub async fn retained(subject: &Subject, count: u32, searches: u32) -> Result<Re
             put_message(&mut publisher, &topic, true, RETAINED_PAYLOAD_BYTES);
             message_bytes += u32::try_from(topic.len() + RETAINED_PAYLOAD_BYTES)?;
         }
-        round_trip(&mut publisher).await?;
+        publisher.round_trip().await?;
     }
     let keep_micros = (subject.cpu_micros()? - cpu_before) / f64::from(count);
     let bytes = (subject.resident_bytes()? - before - f64::from(message_bytes)) / f64::from(count);
@@ -124,7 +124,7 @@ pub async fn retained(subject: &Subject, count: u32, searches: u32) -> Result<Re
             ensure!(packet.first_byte == 0x31, "{packet:?} is no retained PUBLISH");
         }
         took += started.elapsed();
-        ensure!(round_trip(&mut reader).await? == 0, "more came than matches");
+        ensure!(reader.round_trip().await? == 0, "more came than matches");
     }
     Ok(RetainedCost {
         bytes_beyond_message: bytes,
@@ -135,18 +135,7 @@ pub async fn retained(subject: &Subject, count: u32, searches: u32) -> Result<Re
 }
 
 fn put_message(publisher: &mut Connection, topic: &str, retain: bool, payload_bytes: usize) {
-    let publish = Publish { topic, qos: 0, retain, packet_id: 0 };
+    let publish = Publish { topic, qos: 0, retain, dup: false, packet_id: 0 };
     put_publish(&mut publisher.output, publish, false, payload_bytes);
     publisher.output.put_bytes(b'x', payload_bytes);
-}
-
-/// PINGREQ and PINGRESP: the broker has read everything before it. Answers how many packets came in between.
-async fn round_trip(connection: &mut Connection) -> Result<u32> {
-    connection.output.put_slice(&PINGREQ);
-    connection.flush().await?;
-    let mut others = 0;
-    while connection.next_packet().await?.kind() != kind::PINGRESP {
-        others += 1;
-    }
-    Ok(others)
 }

@@ -1,11 +1,12 @@
 //! One publisher and one subscriber of its topic, MQTT 3.1.1: saturated with a bounded number of messages under way, or
 //! at a fixed rate.
 
-use super::connection::{Connection, PATIENCE};
+use crate::connection::{Connection, PATIENCE};
 use crate::mosquitto::Endpoint;
 use crate::wire::{Publish, RawPacket, kind, put_ack, put_publish};
 use anyhow::{Context, Result, ensure};
 use bytes::{Buf, BufMut};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use tokio::time::{Interval, MissedTickBehavior};
 
@@ -49,6 +50,8 @@ pub struct Tally {
     /// From before the publisher's write until the subscriber has read, in µs, in order of arrival, without those of
     /// the first 200 ms.
     pub latencies_micros: Vec<u32>,
+    /// From before the publisher's write until it has read PUBACK or PUBCOMP, likewise.
+    pub ack_micros: Vec<u32>,
 }
 
 /// Runs pair `number`: connects, subscribes, publishes for the planned time and waits for what is under way.
@@ -87,6 +90,8 @@ struct Progress {
     acknowledged: u64,
     /// By the subscriber at QoS 2: PUBREL.
     released: u64,
+    /// When what is not acknowledged was sent, in µs since the start: acknowledgements come in order.
+    unacknowledged: VecDeque<u64>,
     tally: Tally,
 }
 
@@ -163,11 +168,16 @@ impl Pair {
         self.progress.sent += 1;
         // 1 to 65,535 in turn; the window is far below that.
         let packet_id = u16::try_from(sequence % 65_535).expect("a remainder of 65,535 fits") + 1;
-        let publish = Publish { topic: &self.topic, qos: self.plan.qos, retain: false, packet_id };
+        let publish =
+            Publish { topic: &self.topic, qos: self.plan.qos, retain: false, dup: false, packet_id };
         let output = &mut self.publisher.output;
         put_publish(output, publish, false, self.plan.payload_bytes);
+        let now = micros(self.started);
+        if self.plan.qos > 0 {
+            self.progress.unacknowledged.push_back(now);
+        }
         output.put_u64(sequence);
-        output.put_u64(micros(self.started));
+        output.put_u64(now);
         output.put_bytes(b'x', self.plan.payload_bytes - PAYLOAD_BYTES_MIN);
     }
 
@@ -178,7 +188,14 @@ impl Pair {
         self.subscriber.flush().await?;
         while let Some(mut packet) = self.publisher.input.next_packet() {
             match packet.kind() {
-                kind::PUBACK | kind::PUBCOMP => self.progress.acknowledged += 1,
+                kind::PUBACK | kind::PUBCOMP => {
+                    self.progress.acknowledged += 1;
+                    let sent_at = self.progress.unacknowledged.pop_front();
+                    if let Some(sent_at) = sent_at.filter(|sent_at| *sent_at >= WARM_UP_MICROS) {
+                        let took = micros(self.started).saturating_sub(sent_at);
+                        self.progress.tally.ack_micros.push(u32::try_from(took).unwrap_or(u32::MAX));
+                    }
+                }
                 kind::PUBREC => put_ack(&mut self.publisher.output, 0x62, packet.body.get_u16()),
                 other => anyhow::bail!("publisher got packet type {other}"),
             }

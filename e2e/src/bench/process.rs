@@ -19,6 +19,17 @@ pub fn cpu_micros(pid: u32) -> Result<f64> {
     Ok(std::time::Duration::from_nanos(nanos).as_secs_f64() * 1e6)
 }
 
+/// Bytes that the process has caused to be written to disk so far.
+///
+/// # Errors
+///
+/// When there is no such process, or it belongs to somebody else.
+pub fn written_bytes(pid: u32) -> Result<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io"))?;
+    let bytes = text.lines().find_map(|line| line.strip_prefix("write_bytes: ")).context("write_bytes")?;
+    bytes.parse().context("a number of bytes")
+}
+
 /// Resident memory in bytes.
 ///
 /// # Errors

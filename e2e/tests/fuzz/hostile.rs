@@ -148,7 +148,7 @@ fn put_any_packet(output: &mut BytesMut, numbers: &mut Numbers, is_v5: bool) {
 fn put_any_publish(output: &mut BytesMut, numbers: &mut Numbers, packet_id: u16, is_v5: bool) {
     let (topic, qos, retain) = (numbers.one_of(&TOPICS), numbers.qos(), numbers.once_in(4));
     let payload_bytes = numbers.one_of(&[0, 1, 10, 10, 130, 20_000]);
-    let publish = Publish { topic, qos, retain, packet_id };
+    let publish = Publish { topic, qos, retain, dup: false, packet_id };
     if is_v5 && numbers.once_in(3) {
         // The same with properties: an alias, an expiry, two user properties.
         let properties = numbers.one_of(&[
