@@ -10,6 +10,8 @@ mod change;
 mod delivery;
 #[path = "owner/exactly_once.rs"]
 mod exactly_once;
+#[path = "owner/expiry.rs"]
+mod expiry;
 #[path = "owner/in_flight.rs"]
 mod in_flight;
 #[path = "owner/limits.rs"]
