@@ -1,7 +1,7 @@
 //! A broker under load.
 
-use super::process::{cpu_micros, resident_bytes};
-use crate::broker::free_port;
+use super::process::{cpu_micros, resident_bytes, written_bytes};
+use crate::broker::{free_port, metric};
 use crate::environment::binary;
 use crate::mosquitto::Endpoint;
 use crate::wait::until;
@@ -26,13 +26,16 @@ pub const BROKERS: [BrokerKind; 2] = [BrokerKind::Tidemill, BrokerKind::Mosquitt
 
 /// A fresh broker process with limits that no row reaches; killed when dropped.
 pub struct Subject {
+    command: Command,
     child: Child,
     endpoint: Endpoint,
-    _folder: tempfile::TempDir,
+    /// Where its metrics are; mosquitto has none.
+    admin: Option<Endpoint>,
+    folder: tempfile::TempDir,
 }
 
 impl Subject {
-    /// Starts a broker with empty data and waits until it accepts connections.
+    /// Starts a broker with empty data and waits until it accepts connections, also at its admin port.
     ///
     /// # Errors
     ///
@@ -40,24 +43,78 @@ impl Subject {
     pub async fn start(kind: BrokerKind) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let port = free_port()?;
-        let mut command = match kind {
-            BrokerKind::Tidemill => tidemill(folder.path(), port)?,
-            BrokerKind::Mosquitto => mosquitto(folder.path(), port)?,
+        let (mut command, admin) = match kind {
+            BrokerKind::Tidemill => {
+                let admin = Endpoint::new("127.0.0.1", free_port()?);
+                (tidemill(folder.path(), port, &admin)?, Some(admin))
+            }
+            BrokerKind::Mosquitto => (mosquitto(folder.path(), port)?, None),
         };
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .with_context(|| format!("start {kind:?}"))?;
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+        let child = command.spawn().with_context(|| format!("start {kind:?}"))?;
         let endpoint = Endpoint::new("127.0.0.1", port);
         until("the broker", Duration::from_secs(30), || async {
-            TcpStream::connect((endpoint.host.as_str(), port)).await?;
+            for endpoint in [Some(&endpoint), admin.as_ref()].into_iter().flatten() {
+                TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await?;
+            }
             Ok(Some(()))
         })
         .await?;
-        Ok(Self { child, endpoint, _folder: folder })
+        Ok(Self { command, child, endpoint, admin, folder })
+    }
+
+    /// `kill -9`, and a new process on the same data; waits for nothing.
+    ///
+    /// # Errors
+    ///
+    /// When one of the two fails.
+    pub async fn crash(&mut self) -> Result<()> {
+        self.child.kill().await.context("kill the broker")?;
+        self.child = self.command.spawn().context("start the broker again")?;
+        Ok(())
+    }
+
+    /// The value of one of its metrics, if it has that one.
+    ///
+    /// # Errors
+    ///
+    /// When the admin port does not answer.
+    pub async fn metric(&self, name: &str) -> Result<Option<f64>> {
+        match &self.admin {
+            Some(admin) => metric(admin, name).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Bytes written to disk so far by the running process.
+    ///
+    /// # Errors
+    ///
+    /// When the broker has ended.
+    pub fn written_bytes(&self) -> Result<f64> {
+        written_bytes(self.pid()?)
+    }
+
+    /// Lengths of all files in its data directory.
+    ///
+    /// # Errors
+    ///
+    /// When a folder cannot be read.
+    pub fn stored_bytes(&self) -> Result<u64> {
+        let (mut bytes, mut folders) = (0, vec![self.folder.path().join("data")]);
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder)? {
+                // A file may be removed between the listing and the look.
+                let entry = entry?;
+                let Ok(metadata) = entry.metadata() else { continue };
+                if metadata.is_dir() {
+                    folders.push(entry.path());
+                } else {
+                    bytes += metadata.len();
+                }
+            }
+        }
+        Ok(bytes)
     }
 
     /// Where clients connect.
@@ -89,11 +146,11 @@ impl Subject {
     }
 }
 
-fn tidemill(folder: &Path, port: u16) -> Result<Command> {
+fn tidemill(folder: &Path, port: u16, admin: &Endpoint) -> Result<Command> {
     let mut command = Command::new(binary("tidemill-broker")?);
     command
         .args(["serve", "--listen", &format!("mqtt://127.0.0.1:{port}")])
-        .args(["--admin", &format!("127.0.0.1:{}", free_port()?)])
+        .args(["--admin", &format!("{}:{}", admin.host, admin.port)])
         .arg("--data")
         .arg(folder.join("data"));
     Ok(command)
