@@ -172,3 +172,21 @@ impl OwnerMetrics {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_queues_of_all_partitions_are_ranked_and_those_of_one_that_is_gone_are_not() {
+        let metrics = OwnerMetrics::register(&Registry::new()).unwrap();
+        let top = || [1, 2, 3].map(|rank: u32| metrics.top.with_label_values(&[&rank.to_string()]).get());
+
+        metrics.set_largest(Partition(0), vec![70, 10]);
+        metrics.set_largest(Partition(1), vec![50]);
+        assert_eq!(top(), [70, 50, 10]);
+
+        metrics.set_largest(Partition(0), Vec::new());
+        assert_eq!(top(), [50, 0, 0]);
+    }
+}
