@@ -289,10 +289,11 @@ impl Mailbox {
         (inner.outbound.in_flight_offsets(), inner.outbound.done_offsets())
     }
 
-    /// Whether nothing waits for the socket.
+    /// Whether nothing waits for the socket. What is queued after it failed does not: it is never written.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.inner.lock().buffer.unsent_bytes() == 0
+        let inner = self.inner.lock();
+        inner.flush.is_none() || inner.buffer.unsent_bytes() == 0
     }
 
     /// The connection has ended: gives up socket, buffers and all that is in flight. Later deliveries vanish.

@@ -225,6 +225,35 @@ mod tests {
         assert_eq!((dropped, mailbox.is_drained()), (0, true));
     }
 
+    /// The end of a connection waits for what is not written: what comes after the socket failed never will be, and the
+    /// wait would keep its thread for ever.
+    #[tokio::test]
+    async fn nothing_waits_for_a_socket_that_has_failed_whatever_is_queued_after_it() {
+        let (client, server) = pair().await;
+        let (_reader, writer) = server.into_split();
+        let metrics = Metrics::new().unwrap();
+        let context = Arc::new(MailboxContext {
+            limits: MailboxLimits { messages: usize::MAX, bytes: usize::MAX },
+            metrics: metrics.clone(),
+            may_acknowledge: Box::new(|| true),
+        });
+        let mailbox = Mailbox::new(context, Flush::PlainTcp(Arc::new(writer)));
+        drop(client);
+        let queue = || {
+            let mut turn = Turn::begin(&metrics);
+            mailbox.send(&tidemill_core::packet::Packet::PingResp, &mut turn);
+            turn.finish();
+        };
+        while mailbox.closing().is_none() {
+            queue();
+            tokio::task::yield_now().await;
+        }
+
+        queue();
+
+        assert!(mailbox.is_drained());
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn many_threads_deliver_at_once_and_every_packet_arrives_whole_and_in_its_threads_order() {
         let (mut client, server) = pair().await;

@@ -98,7 +98,10 @@ impl EmbeddedReader {
             // It went while it was read: what is needed of it is elsewhere now.
             return Ok(None);
         }
-        let (positions, records) = read.map_err(|fault| self.read_error(&fault))?;
+        let (positions, mut records) = read.map_err(|fault| self.read_error(&fault))?;
+        // The active segment may hold more than what is committed: that is nobody's yet, and may never be.
+        let end = self.shared.tail(partition)?.bounds().end;
+        records.truncate(records.partition_point(|record| record.offset < end));
         self.cold = Some((number, positions));
         Ok(Some(records))
     }
