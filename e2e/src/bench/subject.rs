@@ -151,6 +151,8 @@ fn tidemill(folder: &Path, port: u16, admin: &Endpoint) -> Result<Command> {
     command
         .args(["serve", "--listen", &format!("mqtt://127.0.0.1:{port}")])
         .args(["--admin", &format!("{}:{}", admin.host, admin.port)])
+        // A session misses more than it may hold by default.
+        .args(["--set", "sessions.queue.messages=100000000", "--set", "sessions.queue.bytes=1099511627776"])
         .arg("--data")
         .arg(folder.join("data"));
     Ok(command)
