@@ -8,20 +8,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tidemill_contract::config::Config;
 use tidemill_e2e::crash;
 use tidemill_e2e::crash::auditor::Verdict;
-use tidemill_e2e::crash::plan::{Disaster, Plan, Qos2};
+use tidemill_e2e::crash::plan::{Disaster, Plan};
 use tidemill_e2e::environment::{is_soak, number};
 
-/// Whether the broker keeps its QoS 2 state over `kill -9`.
-const QOS_2: Qos2 = Qos2::Excluded;
-
-async fn nothing_goes_wrong(disaster: Disaster, qos_2: Qos2) {
+async fn nothing_goes_wrong(disaster: Disaster) {
     let folder = tempfile::tempdir().unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let seed = number("TIDEMILL_CRASH_SEED", now).unwrap();
     let rounds = if is_soak() { 100 } else { 15 };
     println!("TIDEMILL_CRASH_SEED={seed}, {rounds} rounds");
 
-    let verdict = crash::run(folder.path(), Config::default(), Plan { seed, rounds, qos_2, disaster }).await;
+    let verdict = crash::run(folder.path(), Config::default(), Plan { seed, rounds, disaster }).await;
 
     let verdict = verdict.unwrap_or_else(|error| panic!("TIDEMILL_CRASH_SEED={seed}: {error:#}"));
     let Verdict { acknowledged, due, arrived, repeated, violations, violations_more } = verdict;
@@ -32,10 +29,10 @@ async fn nothing_goes_wrong(disaster: Disaster, qos_2: Qos2) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_acknowledged_is_lost_repeated_at_qos_2_or_reordered_when_the_broker_is_killed_at_random() {
-    nothing_goes_wrong(Disaster::BrokerKilled, QOS_2).await;
+    nothing_goes_wrong(Disaster::BrokerKilled).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_acknowledged_is_lost_repeated_at_qos_2_or_reordered_when_all_connections_break_at_random() {
-    nothing_goes_wrong(Disaster::ConnectionsBroken, Qos2::Included).await;
+    nothing_goes_wrong(Disaster::ConnectionsBroken).await;
 }

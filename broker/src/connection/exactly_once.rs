@@ -76,7 +76,7 @@ impl Connection {
 
     /// Publishes when the packet id is stored.
     pub(super) fn publish_stored(&mut self, packet_id: PacketId, ticket: Ticket, message: Arc<Message>) {
-        let intent = Intent { packet_id, unique_id: self.services.router.unique_id() };
+        let intent = Intent { packet_id, unique_id: self.services.router.unique_id(), found: 0 };
         let work = self.exactly_once.0.get_or_insert_default();
         work.stored.insert(packet_id);
         work.waiting.publishes.push(Held { intent, ticket, message });
@@ -85,16 +85,16 @@ impl Connection {
     /// A publish whose packet id is stored comes again on a new connection: waits for what is under way, or publishes it.
     pub(super) fn publish_again(
         &mut self,
-        (unique_id, ticket): (u128, Ticket),
+        (intent, ticket): (Intent, Ticket),
         message: &Arc<Message>,
         turn: &mut Turn,
     ) {
         let router = &self.services.router;
-        match router.join(unique_id, &self.mailbox, ticket) {
+        match router.join(intent.unique_id, &self.mailbox, ticket) {
             Joined::UnderWay => {}
             Joined::Ended(reason) => self.mailbox.complete(ticket, reason, turn),
             Joined::Unknown => {
-                let done = PublishDone::Stored(&self.mailbox, ticket, unique_id);
+                let done = PublishDone::Stored(&self.mailbox, ticket, intent);
                 router.publish(message, &mut self.cache, done, turn);
             }
         }
@@ -163,7 +163,7 @@ impl Connection {
         }
         let mut turn = Turn::begin(&self.services.metrics);
         for Held { intent, ticket, message } in steps.publishes {
-            let done = PublishDone::Stored(&self.mailbox, ticket, intent.unique_id);
+            let done = PublishDone::Stored(&self.mailbox, ticket, intent);
             self.services.router.publish(&message, &mut self.cache, done, &mut turn);
         }
         for packet_id in steps.releases {

@@ -79,8 +79,8 @@ impl Connection {
                 let done = PublishDone::Ticket(&self.mailbox, ticket);
                 self.services.router.publish(&message, &mut self.cache, done, turn);
             }
-            (Ok(message), Some(Opened::Again(ticket, unique_id))) => {
-                self.publish_again((unique_id, ticket), &message, turn);
+            (Ok(message), Some(Opened::Again(ticket, intent))) => {
+                self.publish_again((intent, ticket), &message, turn);
             }
             (Err(reason), Some(Opened::New(ticket) | Opened::Again(ticket, _))) => {
                 self.mailbox.complete(ticket, reason, turn);

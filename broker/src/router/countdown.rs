@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use tidemill_core::packet::ReasonCode;
 use tidemill_core::session::ack_window::Ticket;
+use tidemill_core::session::in_flight::Intent;
 
 /// Who waits for the end of a publish.
 #[derive(Debug, Clone, Copy)]
@@ -17,8 +18,8 @@ pub enum PublishDone<'a> {
     Nobody,
     /// The window of unacknowledged publishes of a connection.
     Ticket(&'a Arc<Mailbox>, Ticket),
-    /// The same, of a QoS 2 publish whose owner has stored this unique id.
-    Stored(&'a Arc<Mailbox>, Ticket, u128),
+    /// The same, of a QoS 2 publish whose owner has stored this intent.
+    Stored(&'a Arc<Mailbox>, Ticket, Intent),
     /// Somebody in the broker, of a message that is not retained.
     Told(&'a Arc<dyn PublishEnd>),
 }
@@ -39,11 +40,11 @@ impl<'a> PublishDone<'a> {
         }
     }
 
-    /// The unique id that is stored.
-    pub(super) fn stored(self) -> Option<u128> {
+    /// The intent that is stored.
+    pub(super) fn stored(self) -> Option<Intent> {
         match self {
             Self::Nobody | Self::Ticket(..) | Self::Told(_) => None,
-            Self::Stored(_, _, unique_id) => Some(unique_id),
+            Self::Stored(_, _, intent) => Some(intent),
         }
     }
 
@@ -81,8 +82,8 @@ impl Countdown {
             Waits::Told(Arc::clone(end))
         } else {
             let (mailbox, ticket) = done.ticket()?;
-            done.stored().inspect(|unique_id| unsettled.begin(*unique_id, mailbox, ticket));
-            let stored = done.stored().map(|unique_id| (unique_id, Arc::clone(unsettled)));
+            done.stored().inspect(|intent| unsettled.begin(intent.unique_id, mailbox, ticket));
+            let stored = done.stored().map(|intent| (intent.unique_id, Arc::clone(unsettled)));
             Waits::Ticket { mailbox: Arc::clone(mailbox), ticket, stored }
         };
         let reason = AtomicU8::new(ReasonCode::SUCCESS.0);

@@ -15,6 +15,7 @@ use tidemill_core::message::Message;
 use tidemill_core::packet::{QoS, ReasonCode};
 use tidemill_core::record::{Origin, Record, RecordBody};
 use tidemill_core::session::ack_window::Ticket;
+use tidemill_core::session::in_flight::Intent;
 use tidemill_core::topic::TopicName;
 
 /// A message and, at QoS 2, the id that is the same in all its records.
@@ -82,7 +83,7 @@ impl Router {
     fn route(
         &self,
         (message, cache): (&Arc<Message>, &mut RouteCache),
-        stored: Option<u128>,
+        stored: Option<Intent>,
         waiting: Waiting<'_>,
         turn: &mut Turn,
     ) {
@@ -96,7 +97,10 @@ impl Router {
 
         let durable = match message.qos {
             QoS::AtMostOnce => 0,
-            QoS::AtLeastOnce | QoS::ExactlyOnce => matches.durable | unknown,
+            // What has it from before a crash does not get it again.
+            QoS::AtLeastOnce | QoS::ExactlyOnce => {
+                (matches.durable | unknown) & !stored.map_or(0, |intent| intent.found)
+            }
         };
         let peers = matches.peers_of(message.qos).count();
         let appends = usize::try_from(durable.count_ones()).unwrap_or(0);
@@ -111,7 +115,8 @@ impl Router {
             countdown.add(peers + appends);
         }
         let is_identified = message.qos == QoS::ExactlyOnce && peers + appends > 0;
-        let unique_id = is_identified.then(|| stored.unwrap_or_else(|| self.unique_id()));
+        let unique_id =
+            is_identified.then(|| stored.map_or_else(|| self.unique_id(), |intent| intent.unique_id));
         if peers > 0 {
             self.forward((message, unique_id), &matches, countdown.as_ref());
         }

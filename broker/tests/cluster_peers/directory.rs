@@ -303,7 +303,7 @@ async fn steps_of_qos_2_are_stored_by_an_owner_elsewhere_and_released_at_the_hos
     let request = ExactlyOnceRequest {
         client_id: "client".into(),
         connection: CONNECTION,
-        intents: vec![Intent { packet_id: id(7), unique_id: u128::MAX - 7 }],
+        intents: vec![Intent { packet_id: id(7), unique_id: u128::MAX - 7, found: 1 << 63 }],
         releases: vec![id(8), id(9)],
     };
     let release =

@@ -18,8 +18,6 @@ pub struct Plan {
     pub seed: u64,
     /// How many rounds of load there are; a disaster ends each.
     pub rounds: u32,
-    /// Whether publishers and subscribers use QoS 2, too.
-    pub qos_2: Qos2,
     /// What ends a round.
     pub disaster: Disaster,
 }
@@ -31,15 +29,6 @@ pub enum Disaster {
     BrokerKilled,
     /// The connections of all clients break at once; the broker lives.
     ConnectionsBroken,
-}
-
-/// Whether QoS 2 takes part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Qos2 {
-    /// QoS 1 only.
-    Excluded,
-    /// QoS 1 and 2.
-    Included,
 }
 
 /// One publisher.
@@ -141,7 +130,7 @@ impl Plan {
     pub fn publisher(&self, number: u32) -> Publisher {
         let mut numbers = self.numbers(About::Publisher, number, 0);
         let is_kept = !numbers.once_in(5);
-        let qos: &[u8] = if is_kept && self.qos_2 == Qos2::Included { &[1, 2, 2] } else { &[1] };
+        let qos: &[u8] = if is_kept { &[1, 2, 2] } else { &[1] };
         let streams = (0..2).map(|topic| Stream { publisher: number, qos: numbers.one_of(qos), topic });
         let streams = streams.collect();
         let (level, window) = (numbers.one_of(&[4, 5]), 1 + numbers.below(20));
@@ -172,8 +161,7 @@ impl Plan {
     #[must_use]
     pub fn subscriber(&self, number: u32) -> Subscriber {
         let mut numbers = self.numbers(About::Subscriber, number, 0);
-        let qos: &[u8] = if self.qos_2 == Qos2::Included { &[1, 2, 2] } else { &[1] };
-        let (level, qos) = (numbers.one_of(&[4, 5]), numbers.one_of(qos));
+        let (level, qos) = (numbers.one_of(&[4, 5]), numbers.one_of(&[1, 2, 2]));
         let small = (level == 5).then(|| numbers.one_of(&[1, 2, 5, 20, 1_000]));
         let receive_maximum = small.filter(|maximum| *maximum < 1_000);
         let mut filters = Vec::new();
@@ -233,7 +221,7 @@ mod tests {
     use super::*;
 
     fn plan() -> Plan {
-        Plan { seed: 1, rounds: 15, qos_2: Qos2::Included, disaster: Disaster::BrokerKilled }
+        Plan { seed: 1, rounds: 15, disaster: Disaster::BrokerKilled }
     }
 
     #[test]

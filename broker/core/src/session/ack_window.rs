@@ -16,9 +16,9 @@ pub enum Opened {
     New(Ticket),
     /// A QoS 2 PUBLISH that was taken before (MQTT-4.3.3-10): it is not published again, and its PUBREC leaves by itself.
     Repeated,
-    /// A QoS 2 PUBLISH that a former connection sent and of which no outcome is known: publish it with this unique id,
+    /// A QoS 2 PUBLISH that a former connection sent and of which no outcome is known: publish it as this intent says,
     /// unless that is still under way; the ticket says when it is done.
-    Again(Ticket, u128),
+    Again(Ticket, Intent),
     /// 5.0: its packet id is that of a QoS 2 publish that is not released. End the ticket with 0x91.
     InUse(Ticket),
     /// 5.0: the client broke its quota. Close with 0x93. A 3.x client is not read any further before that.
@@ -72,7 +72,7 @@ struct Receipt {
     /// It came on this connection. The quota is that of a connection (MQTT 5.0 section 4.9).
     is_counted: bool,
     /// Of a publish without a known outcome, until its PUBLISH comes again.
-    uncertain: Option<u128>,
+    uncertain: Option<Intent>,
 }
 
 impl AckWindow {
@@ -96,7 +96,7 @@ impl AckWindow {
     #[must_use]
     pub fn resume(version: Version, maximum: u16, received: &[PacketId], intents: &[Intent]) -> Self {
         let receipt = |uncertain| Receipt { has_slot: false, is_counted: false, uncertain };
-        let uncertain = intents.iter().map(|intent| (intent.packet_id, receipt(Some(intent.unique_id))));
+        let uncertain = intents.iter().map(|intent| (intent.packet_id, receipt(Some(*intent))));
         let settled = received.iter().map(|id| (*id, receipt(None)));
         // Of a packet id in both, the outcome is known.
         Self { received: uncertain.chain(settled).collect(), ..Self::new(version, maximum) }
@@ -105,9 +105,9 @@ impl AckWindow {
     /// A PUBLISH with `qos` above 0 came.
     pub fn open(&mut self, packet_id: PacketId, qos: QoS, now: u64) -> Opened {
         if let (QoS::ExactlyOnce, Some(receipt)) = (qos, self.received.get_mut(&packet_id)) {
-            if let Some(unique_id) = receipt.uncertain.take() {
+            if let Some(intent) = receipt.uncertain.take() {
                 receipt.has_slot = true;
-                return Opened::Again(self.push_slot(packet_id, qos, now), unique_id);
+                return Opened::Again(self.push_slot(packet_id, qos, now), intent);
             }
             if !receipt.has_slot {
                 receipt.has_slot = true;

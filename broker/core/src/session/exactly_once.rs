@@ -54,6 +54,8 @@ pub struct Incoming {
     pub since_ms: u64,
     /// All its appends are known to be committed.
     pub is_settled: bool,
+    /// Partitions whose log has its record, as bits; only of one that was under way at a crash.
+    pub found: u64,
 }
 
 /// The packet id of a delivery.
@@ -150,6 +152,13 @@ impl ExactlyOnce {
         self.incoming.remove(&packet_id)
     }
 
+    /// After a crash: the log of these partitions has a record of a publish without a known outcome. What to store.
+    pub fn note_found(&mut self, packet_id: PacketId, found: u64) -> Option<Incoming> {
+        let incoming = self.incoming.get_mut(&packet_id).filter(|incoming| !incoming.is_settled)?;
+        incoming.found |= found;
+        Some(*incoming)
+    }
+
     /// All appends of a publish are committed. What to store, if that is new.
     pub fn settle(&mut self, packet_id: PacketId) -> Option<Incoming> {
         let incoming = self.incoming.get_mut(&packet_id).filter(|incoming| !incoming.is_settled)?;
@@ -199,8 +208,11 @@ impl ExactlyOnce {
         }
         received.sort_unstable();
         let intents = self.incoming.iter();
-        let intents =
-            intents.map(|(packet_id, one)| Intent { packet_id: *packet_id, unique_id: one.unique_id });
+        let intents = intents.map(|(packet_id, one)| Intent {
+            packet_id: *packet_id,
+            unique_id: one.unique_id,
+            found: one.found,
+        });
         InFlight { received, intents: intents.collect(), outgoing }
     }
 
@@ -222,7 +234,7 @@ mod tests {
     }
 
     fn incoming(unique_id: u128, is_settled: bool) -> Incoming {
-        Incoming { unique_id, since_ms: 0, is_settled }
+        Incoming { unique_id, since_ms: 0, is_settled, found: 0 }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Intent {
     pub packet_id: PacketId,
     /// The same in each of its records.
     pub unique_id: u128,
+    /// Partitions whose log has its record from before a crash, as bits: a repeat goes to the others only.
+    pub found: u64,
 }
 
 /// What a client was sent, or is to be sent, and is not done with.

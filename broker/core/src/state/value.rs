@@ -30,7 +30,8 @@ pub struct SessionOut {
     pub released: bool,
 }
 
-/// A QoS 2 publish that is not complete. Value: version, flags (bit 0: settled; not in version 1), unique id, since.
+/// A QoS 2 publish that is not complete. Value: version, flags (bit 0: settled), unique id,
+/// since, partitions found. Version 1 has no flags and no partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublisherIn {
     /// Id of the publish, the same in every repeat.
@@ -39,6 +40,8 @@ pub struct PublisherIn {
     pub since_ms: u64,
     /// All its records are in the log.
     pub is_settled: bool,
+    /// Partitions whose log has its record, as bits; only of one that was under way at a crash.
+    pub found: u64,
 }
 
 /// What the owner keeps of a partition. Value: version, epoch, trim floor, processed, connection counter, session
@@ -123,6 +126,7 @@ impl PublisherIn {
         writer.u8(flag(self.is_settled, FLAG_SETTLED));
         writer.u128(self.unique_id);
         writer.number(self.since_ms);
+        writer.number(self.found);
         writer.finish()
     }
 
@@ -133,7 +137,8 @@ impl PublisherIn {
     /// [`FormatError`]: the state is damaged or from a newer version; its partition must not be served.
     pub fn decode(bytes: Bytes) -> Result<Self, FormatError> {
         let mut reader = Reader::new(bytes);
-        let flags = match reader.u8("incoming id version")? {
+        let version = reader.u8("incoming id version")?;
+        let flags = match version {
             STATE_VERSION => 0,
             PUBLISHER_IN_VERSION => read_flags(&mut reader, "incoming id flags", FLAG_SETTLED)?,
             version => {
@@ -144,6 +149,7 @@ impl PublisherIn {
             unique_id: reader.u128("unique id")?,
             since_ms: reader.number("intent since")?,
             is_settled: flags & FLAG_SETTLED != 0,
+            found: if version == STATE_VERSION { 0 } else { reader.number("partitions found")? },
         };
         reader.finish()?;
         Ok(value)
@@ -195,7 +201,7 @@ mod tests {
         let parked = Parked { since_ms: 300, record: Bytes::from_static(b"r") };
         let queue = QueueId { kind: QueueKind::SharedGroup, name: "g".into(), number: SessionNumber(1) };
         let out = SessionOut { queue, partition: Partition(3), offset: 300, released: true };
-        let publisher = PublisherIn { unique_id: 7, since_ms: 300, is_settled: true };
+        let publisher = PublisherIn { unique_id: 7, since_ms: 300, is_settled: true, found: 5 };
         let owner = PartitionOwner {
             epoch: OwnerEpoch(2),
             trim_floor: 300,
@@ -206,7 +212,7 @@ mod tests {
 
         assert_eq!(hex(&parked.encode()), "01ac020172");
         assert_eq!(hex(&out.encode()), "010102016701000000000000000 3ac02".replace(' ', ""));
-        assert_eq!(hex(&publisher.encode()), "020107000000000000000000000000000000ac02");
+        assert_eq!(hex(&publisher.encode()), "020107000000000000000000000000000000ac0205");
         assert_eq!(hex(&owner.encode()), "0102ac02ad020405");
         assert_eq!(Parked::decode(parked.encode()), Ok(parked));
         assert_eq!(SessionOut::decode(out.encode()), Ok(out));
@@ -220,7 +226,7 @@ mod tests {
 
         let read = PublisherIn::decode(Bytes::from(stored));
 
-        assert_eq!(read, Ok(PublisherIn { unique_id: 7, since_ms: 300, is_settled: false }));
+        assert_eq!(read, Ok(PublisherIn { unique_id: 7, since_ms: 300, is_settled: false, found: 0 }));
     }
 
     proptest! {

@@ -19,6 +19,9 @@ pub struct Intent {
     /// Unique id of the publish, 128 bits.
     #[prost(message, optional, tag = "2")]
     pub unique_id: Option<Digest>,
+    /// Partitions whose log has its record from before a crash, as bits.
+    #[prost(fixed64, tag = "3")]
+    pub found: u64,
 }
 
 /// Host to owner: store how far publishes are.
@@ -107,7 +110,11 @@ fn numbers(packet_ids: &[PacketId]) -> Vec<u32> {
 
 impl From<&in_flight::Intent> for Intent {
     fn from(intent: &in_flight::Intent) -> Self {
-        Self { packet_id: intent.packet_id.get().into(), unique_id: Some(intent.unique_id.into()) }
+        Self {
+            packet_id: intent.packet_id.get().into(),
+            unique_id: Some(intent.unique_id.into()),
+            found: intent.found,
+        }
     }
 }
 
@@ -115,7 +122,8 @@ impl TryFrom<Intent> for in_flight::Intent {
     type Error = WireError;
 
     fn try_from(intent: Intent) -> Result<Self, WireError> {
-        Ok(Self { packet_id: packet_id(intent.packet_id)?, unique_id: digest_of(intent.unique_id)? })
+        let (packet_id, unique_id) = (packet_id(intent.packet_id)?, digest_of(intent.unique_id)?);
+        Ok(Self { packet_id, unique_id, found: intent.found })
     }
 }
 

@@ -190,7 +190,8 @@ impl Group {
             }
         }
         for intent in intents {
-            let incoming = Incoming { unique_id: intent.unique_id, since_ms: now_ms, is_settled: false };
+            let incoming =
+                Incoming { unique_id: intent.unique_id, since_ms: now_ms, is_settled: false, found: 0 };
             exactly_once.set_incoming(intent.packet_id, incoming);
             writes.push((session.in_key(intent.packet_id), Some(publisher_in(incoming).encode())));
         }
@@ -223,6 +224,6 @@ impl Group {
 }
 
 pub(super) fn publisher_in(incoming: Incoming) -> PublisherIn {
-    let Incoming { unique_id, since_ms, is_settled } = incoming;
-    PublisherIn { unique_id, since_ms, is_settled }
+    let Incoming { unique_id, since_ms, is_settled, found } = incoming;
+    PublisherIn { unique_id, since_ms, is_settled, found }
 }

@@ -301,9 +301,10 @@ impl StoredPartition {
                 queue.released.extend(out.released.then_some(out.offset));
             }
             StateKey::PublisherIn { session, packet_id } => {
-                let PublisherIn { unique_id, since_ms, is_settled } = PublisherIn::decode(entry.value)?;
+                let stored = PublisherIn::decode(entry.value)?;
+                let PublisherIn { unique_id, since_ms, is_settled, found } = stored;
                 let queue = self.queues.entry(session).or_default();
-                let incoming = Incoming { unique_id, since_ms, is_settled };
+                let incoming = Incoming { unique_id, since_ms, is_settled, found };
                 queue.exactly_once.get_or_insert_default().set_incoming(packet_id, incoming);
             }
             StateKey::Will { session, connection } => {

@@ -1,5 +1,6 @@
 //! What became of QoS 2 publishes that were under way when their host died: whoever opens the group of a publisher looks
-//! for their records in the log. No host repeats a publish before that, so the answer is final.
+//! for their records in the logs of all partitions, of which some may have it and others not. No host repeats a publish
+//! before that, so the answer is final.
 
 use super::exactly_once::publisher_in;
 use super::partition_run::PartitionRun;
@@ -14,8 +15,9 @@ use tracing::{debug, error};
 /// Records of a publish are not older than its intent, but for what clocks may have stepped back.
 const CLOCK_SLACK_MS: u64 = 2_000;
 
-/// Settles the intents whose records are in the log and forgets the others: their clients publish them again. Returns
-/// what to store. Reads the log of every partition from the oldest such intent on, and nothing when there is none.
+/// Notes for each intent without a known outcome which partitions have its record, and forgets it if none has: a repeat of its
+/// client goes to the others, or to all. Returns what to store. Reads the log of every partition from the oldest such
+/// intent on, and nothing when there is none.
 ///
 /// # Errors
 ///
@@ -33,32 +35,33 @@ pub(super) async fn resolve_intents(
             since_ms = since_ms.min(incoming.since_ms);
         }
     }
-    let mut found = BTreeSet::new();
+    let mut found: BTreeMap<u128, u64> = BTreeMap::new();
     if !wanted.is_empty() {
         for partition in partitioning.partitions() {
             let searched = search(log, partition, since_ms.saturating_sub(CLOCK_SLACK_MS), &wanted);
-            found.extend(searched.await?);
+            for unique_id in searched.await? {
+                *found.entry(unique_id).or_default() |= 1_u64 << (partition.0 % 64);
+            }
         }
         debug!(intents = wanted.len(), found = found.len(), "QoS 2 publishes under way were looked for");
     }
     Ok(partitions.values_mut().flat_map(|run| settle(run, &found)).collect())
 }
 
-fn settle(run: &mut PartitionRun, found: &BTreeSet<u128>) -> Vec<StateWrite> {
+fn settle(run: &mut PartitionRun, found: &BTreeMap<u128, u64>) -> Vec<StateWrite> {
     let partition = run.partition;
     let mut writes = Vec::new();
     for session in run.sessions.values_mut() {
         let Some(mut exactly_once) = session.exactly_once.take() else { continue };
         let unsettled: Vec<_> = exactly_once.unsettled().collect();
         for (packet_id, incoming) in unsettled {
-            let settled = if found.contains(&incoming.unique_id) {
-                exactly_once.settle(packet_id)
-            } else {
+            let bits = found.get(&incoming.unique_id).copied().unwrap_or(0);
+            let noted = exactly_once.note_found(packet_id, bits).filter(|noted| noted.found != 0);
+            if noted.is_none() {
                 exactly_once.release(packet_id);
-                None
-            };
+            }
             let key = session.in_key(packet_id).encode();
-            let value = settled.map(|settled| publisher_in(settled).encode());
+            let value = noted.map(|noted| publisher_in(noted).encode());
             writes.push(StateWrite { partition, key, value });
         }
         session.exactly_once = (!exactly_once.is_empty()).then_some(exactly_once);

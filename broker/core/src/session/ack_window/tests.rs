@@ -115,15 +115,17 @@ fn only_what_is_known_to_be_published_counts_as_received_after_the_connection() 
 
 #[test]
 fn a_publish_whose_outcome_got_lost_is_published_again_under_its_unique_id_and_once() {
-    let intents = [(5, 55), (6, 66)].map(|(number, unique_id)| Intent { packet_id: id(number), unique_id });
+    let intents =
+        [(5, 55), (6, 66)].map(|(number, unique_id)| Intent { packet_id: id(number), unique_id, found: 1 });
     let mut window = AckWindow::resume(Version::V5, 10, &[id(6)], &intents);
     assert_eq!(window.take_received(), [id(6)], "without its PUBLISH nothing is known of the other one");
     let mut window = AckWindow::resume(Version::V5, 10, &[id(6)], &intents);
 
     assert_eq!(window.open(id(6), QoS::ExactlyOnce, 0), Opened::Repeated);
-    let Opened::Again(ticket, 55) = window.open(id(5), QoS::ExactlyOnce, 0) else {
+    let Opened::Again(ticket, intent) = window.open(id(5), QoS::ExactlyOnce, 0) else {
         panic!("it is uncertain")
     };
+    assert_eq!(intent, intents[0]);
     assert_eq!(window.open(id(5), QoS::ExactlyOnce, 0), Opened::Repeated);
     window.complete(ticket, ReasonCode::SUCCESS);
 
@@ -134,7 +136,7 @@ fn a_publish_whose_outcome_got_lost_is_published_again_under_its_unique_id_and_o
 
 #[test]
 fn the_client_may_release_what_it_had_pubrec_for_before_the_outcome_got_lost() {
-    let intents = [Intent { packet_id: id(5), unique_id: 55 }];
+    let intents = [Intent { packet_id: id(5), unique_id: 55, found: 0 }];
     let mut window = AckWindow::resume(Version::V5, 10, &[], &intents);
 
     assert!(window.release(id(5)));

@@ -114,7 +114,7 @@ pub(super) fn in_flight() -> Option<Box<InFlight>> {
 }
 
 pub(super) fn intent() -> Intent {
-    Intent { packet_id: PacketId::new(300).unwrap(), unique_id: 0x0102 << 64 | 7 }
+    Intent { packet_id: PacketId::new(300).unwrap(), unique_id: 0x0102 << 64 | 7, found: 0 }
 }
 
 pub(super) fn store_exactly_once() -> core::ExactlyOnceRequest {
