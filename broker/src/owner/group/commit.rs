@@ -65,12 +65,7 @@ impl Ledger {
 
     /// Stores or deletes `key` with the next commit; a later write of the same key replaces this one.
     pub(super) fn write(&mut self, partition: Partition, key: &StateKey, value: Option<Bytes>) {
-        self.write_bytes(partition, key.encode(), value);
-    }
-
-    /// As [`Self::write`], of a key as it is stored.
-    pub(super) fn write_bytes(&mut self, partition: Partition, key: Bytes, value: Option<Bytes>) {
-        self.pending.insert((partition, key), value);
+        self.pending.insert((partition, key.encode()), value);
     }
 
     /// The next commit, with everything written before this call, begins at once and calls `waiter`.

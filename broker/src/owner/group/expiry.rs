@@ -23,15 +23,8 @@ impl Group {
         let slot = run.queues.create(id.clone());
         let cursor = run.queues.progress(slot).map(|progress| progress.stored().encode());
         let stored_meta = meta.encode();
-        let session = Session {
-            id: id.clone(),
-            slot,
-            meta,
-            further_keys: Vec::new(),
-            in_flight: None,
-            exactly_once: None,
-            is_restored: false,
-        };
+        let session =
+            Session { id: id.clone(), slot, meta, in_flight: None, exactly_once: None, is_restored: false };
         run.sessions.insert(id.name.clone(), session);
         run.note_deadline(&id.name, None);
         self.parts.metrics.sessions.inc();
@@ -64,9 +57,6 @@ impl Group {
         }
         self.ledger.write(partition, &StateKey::Cursor { queue: queue.clone() }, None);
         self.ledger.write(partition, &StateKey::Meta { queue }, None);
-        for key in session.further_keys {
-            self.ledger.write_bytes(partition, key, None);
-        }
         self.withdraw_routes(partition, orphans);
     }
 

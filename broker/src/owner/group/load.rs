@@ -8,7 +8,6 @@ use super::{End, Group, Queues};
 use crate::log::state::{CommitOutcome, OpenError, OpenedGroup, StateEntry, StateWrite, StateWriter};
 use crate::log::{Bounds, ReadError};
 use crate::owner::parts::OwnerParts;
-use bytes::Bytes;
 use prometheus::IntGauge;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,7 +63,6 @@ struct StoredQueue {
     exactly_once: Option<Box<ExactlyOnce>>,
     /// Offsets whose PUBREC is stored; their cursor may be older.
     released: Vec<Offset>,
-    further_keys: Vec<Bytes>,
     parked: Vec<(Offset, Arc<Record>)>,
 }
 
@@ -357,7 +355,7 @@ impl StoredPartition {
 
 /// Adds a queue. A client id has one session: a new one is stored in the commit that deletes the one before.
 fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
-    let StoredQueue { subscriptions, cursor, meta, exactly_once, released, further_keys, parked } = stored;
+    let StoredQueue { subscriptions, cursor, meta, exactly_once, released, parked } = stored;
     // Without a cursor nothing was ever handed out: a fragment of a session that is gone.
     let Some(cursor) = cursor else { return };
     let slot = run.queues.restore(id.clone(), &cursor, run.owner.trim_floor);
@@ -376,7 +374,7 @@ fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
         let name = id.name.clone();
         run.queues.handle_acked(slot, &released, true, 0);
         let (in_flight, is_restored) = (None, true);
-        let session = Session { id, slot, meta, further_keys, in_flight, exactly_once, is_restored };
+        let session = Session { id, slot, meta, in_flight, exactly_once, is_restored };
         run.sessions.insert(name.clone(), session);
         run.note_deadline(&name, None);
     }

@@ -4,7 +4,6 @@ use super::catch_up::CatchUps;
 use super::recent::Recent;
 use super::trim::TrimLag;
 use crate::owner::metrics::OwnerMetrics;
-use bytes::Bytes;
 use bytestring::ByteString;
 use prometheus::IntGauge;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -33,8 +32,6 @@ pub(super) struct Session {
     pub(super) slot: QueueSlot,
     /// What is stored of it.
     pub(super) meta: SessionMeta,
-    /// Further keys that go when it goes.
-    pub(super) further_keys: Vec<Bytes>,
     /// What it had in flight when its last connection ended, or what that one was granted. In memory only.
     pub(super) in_flight: Option<Box<InFlight>>,
     /// Its QoS 2 exchanges, as they are stored.
