@@ -2,6 +2,7 @@
 //! contract, three implementations (memory, embedded, Kafka), one conformance suite. Implementations do not know each
 //! other and treat records, state entries and messages as opaque bytes. Kafka keeps no retained messages yet.
 
+pub mod index;
 pub mod retained;
 pub mod seek;
 pub mod state;
@@ -131,6 +132,14 @@ pub trait LogReader: Send {
     /// The next records, or the end. Waits at the end until a record is committed. Cancel-safe: a dropped call loses
     /// nothing, the next call continues where the last completed one ended. After an error the position is unchanged.
     fn next(&mut self) -> BoxFuture<'_, Result<ReadEvent, ReadError>>;
+
+    /// As [`Self::next`], for a caller that needs the records at `wanted` only: increasing, at least one, the first at or
+    /// beyond where the reader stands. What it yields has each of them up to the last record yielded, where the reader goes
+    /// on; it may have others, and passes over the rest.
+    fn next_of<'a>(&'a mut self, wanted: &'a [Offset]) -> BoxFuture<'a, Result<ReadEvent, ReadError>> {
+        debug_assert!(!wanted.is_empty(), "the caller wants something");
+        self.next()
+    }
 }
 
 /// First and one-past-last offset of a partition.

@@ -58,6 +58,7 @@ mod memory {
     use super::*;
     tidemill_broker::log_conformance!(Memory::new(Offsets::Contiguous));
     tidemill_broker::retained_conformance!(Memory::new(Offsets::Contiguous));
+    tidemill_broker::index_conformance!(Memory::new(Offsets::Contiguous));
 }
 
 mod memory_with_gaps {
@@ -118,6 +119,7 @@ impl RetainingStore for Embedded {
 mod embedded {
     use super::*;
     tidemill_broker::retained_conformance!(Embedded::new(Durability::Fsync));
+    tidemill_broker::index_conformance!(Embedded::new(Durability::Fsync));
     tidemill_broker::log_conformance!(Embedded::new(Durability::Fsync));
 }
 

@@ -68,7 +68,7 @@ async fn child_appends_until_it_is_killed() {
         for number in 0_u64.. {
             let value = Some(Bytes::from(number.to_string()));
             let write = StateWrite { partition: Partition(2), key: Bytes::from_static(b"n"), value };
-            assert_eq!(opened.writer.commit(vec![write]).await, CommitOutcome::Committed);
+            assert_eq!(opened.writer.commit(vec![write].into()).await, CommitOutcome::Committed);
             std::io::stdout().write_all(format!("commit {number}\n").as_bytes()).unwrap();
         }
     });

@@ -205,6 +205,18 @@ impl Writer {
         self.bytes(value.as_bytes());
     }
 
+    /// How many bytes were written.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.output.len()
+    }
+
+    /// Whether nothing was written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.output.is_empty()
+    }
+
     /// What was written.
     #[must_use]
     pub fn finish(self) -> Bytes {

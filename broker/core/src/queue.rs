@@ -3,6 +3,7 @@
 
 pub mod backlog;
 pub mod dead_letter;
+pub mod index;
 pub mod limits;
 pub mod pace;
 pub mod partition;

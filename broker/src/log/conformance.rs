@@ -4,12 +4,13 @@
 //! The functions panic where a promise is broken.
 
 pub mod append;
+pub mod index;
 pub mod owner;
 pub mod read;
 pub mod retained;
 pub mod trim;
 
-use super::state::{CommitOutcome, OpenedGroup, State, StateWrite, StateWriter};
+use super::state::{Commit, CommitOutcome, OpenedGroup, State, StateWrite, StateWriter};
 use super::{AppendError, Log, LogReader, ReadEvent, Sequence, StoredRecord};
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -60,6 +61,7 @@ macro_rules! log_conformance {
             read: readers_do_not_disturb_each_other
             read: events_stay_within_their_bounds
             read: bounds_include_every_append_done_before
+            read: what_is_wanted_is_read_in_order_and_nothing_of_it_is_passed_over
             trim: trim_forgets_below_the_floor_and_never_above
             trim: a_lower_floor_changes_nothing
             trim: a_floor_above_the_end_is_refused
@@ -188,9 +190,10 @@ fn delete(partition: Partition, key: &str) -> StateWrite {
 }
 
 /// Commits as an owner does: an unknown outcome is repeated.
-async fn commit(writer: &mut dyn StateWriter, writes: Vec<StateWrite>) -> CommitOutcome {
+async fn commit(writer: &mut dyn StateWriter, commit: impl Into<Commit>) -> CommitOutcome {
+    let commit = commit.into();
     for _ in 0..20 {
-        match within("commit", writer.commit(writes.clone())).await {
+        match within("commit", writer.commit(commit.clone())).await {
             CommitOutcome::Unknown => {}
             known @ (CommitOutcome::Committed | CommitOutcome::Fenced) => return known,
         }

@@ -28,6 +28,7 @@ pub use durability::Durability;
 pub use metrics::EmbeddedMetrics;
 pub use open::OpenLogError;
 
+use super::index::Index;
 use super::intake::Intake;
 use super::retained::RetainedLog;
 use super::state::{OpenError, OpenedGroup, State};
@@ -244,6 +245,10 @@ impl State for EmbeddedLog {
     ) -> BoxFuture<'static, Result<OpenedGroup, OpenError>> {
         self.state.open_group(group, partitions)
     }
+
+    fn index(&self) -> Option<Arc<dyn Index>> {
+        Some(self.state.index())
+    }
 }
 
 #[cfg(test)]
@@ -256,5 +261,7 @@ mod durability_tests;
 mod fault_tests;
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod reader_tests;
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ pub use faults::UnknownCommit;
 pub use retained::MemoryRetained;
 pub use store::Offsets;
 
+use super::index::Index;
 use super::intake::{BatchLimit, Intake, PendingAppend, Phase};
 use super::state::{OpenError, OpenedGroup, State};
 use super::{AppendDone, AppendError, Bounds, BuildRecord, Log, LogReader, ReadError};
@@ -206,6 +207,10 @@ impl State for MemoryLog {
     ) -> BoxFuture<'static, Result<OpenedGroup, OpenError>> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move { inner.open_state(group, &partitions) })
+    }
+
+    fn index(&self) -> Option<Arc<dyn Index>> {
+        Some(Arc::clone(&self.inner) as Arc<dyn Index>)
     }
 }
 

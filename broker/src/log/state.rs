@@ -1,8 +1,10 @@
 //! The mutable state beside the log: keys and values of one partition group, written by its owner alone. The store
 //! itself refuses a former owner.
 
+use super::index::{Index, IndexWrite};
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use std::sync::Arc;
 use tidemill_core::partition::{Partition, PartitionGroup};
 
 /// Longest key in bytes. Callers refuse what would make a longer one (a client id or a filter of that length).
@@ -28,6 +30,21 @@ pub struct StateWrite {
     pub key: Bytes,
     /// The new value; `None` deletes the key.
     pub value: Option<Bytes>,
+}
+
+/// What is stored in one step.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Commit {
+    /// Changes of the state; of one key the last one counts.
+    pub writes: Vec<StateWrite>,
+    /// Changes of the index, in order. None if the state has no index.
+    pub index: Vec<IndexWrite>,
+}
+
+impl From<Vec<StateWrite>> for Commit {
+    fn from(writes: Vec<StateWrite>) -> Self {
+        Self { writes, index: Vec::new() }
+    }
 }
 
 /// Opening a group's state failed; its queues must not be served.
@@ -80,9 +97,9 @@ pub struct OpenedGroup {
 
 /// Writes the state of one group.
 pub trait StateWriter: Send {
-    /// Commits all `writes` or none, in one step. One commit at a time. Not cancel-safe: a dropped call counts as
+    /// Commits all of it or nothing, in one step. One commit at a time. Not cancel-safe: a dropped call counts as
     /// [`CommitOutcome::Unknown`].
-    fn commit(&mut self, writes: Vec<StateWrite>) -> BoxFuture<'_, CommitOutcome>;
+    fn commit(&mut self, commit: Commit) -> BoxFuture<'_, CommitOutcome>;
 }
 
 /// The state of all groups.
@@ -94,4 +111,10 @@ pub trait State: Send + Sync + 'static {
         group: PartitionGroup,
         partitions: Vec<Partition>,
     ) -> BoxFuture<'static, Result<OpenedGroup, OpenError>>;
+
+    /// The index beside it, if it keeps one: then commits may change it. Without it, queues behind the head read the log
+    /// record by record.
+    fn index(&self) -> Option<Arc<dyn Index>> {
+        None
+    }
 }

@@ -15,6 +15,7 @@ mod operation;
 mod pace;
 mod park;
 mod partition_run;
+mod queue_reader;
 mod reattach;
 mod recent;
 mod registry;
@@ -208,7 +209,7 @@ impl Group {
             }
             Job::Bounds { operation, end } => self.handle_subscription_start(operation, end),
             Job::Gate { operation, is_passed } => self.handle_gate(operation, is_passed),
-            Job::Committed { writer, writes, outcome } => self.handle_commit_outcome(writer, writes, outcome),
+            Job::Committed { writer, commit, outcome } => self.handle_commit_outcome(writer, commit, outcome),
             Job::Trimmed { partition, result } => self.handle_trimmed(partition, result),
             Job::Buried { partition, queue, offset, outcome } => {
                 self.handle_buried(partition, &queue, offset, outcome);

@@ -25,6 +25,8 @@ pub struct OwnerMetrics {
     pub attached_sessions: IntGauge,
     /// Records read at the head of a partition.
     pub records_read: IntCounter,
+    /// Records read behind the head, for single queues.
+    pub records_read_behind: IntCounter,
     /// Messages handed to hosts.
     pub deliveries: IntCounter,
     /// Of these, those handed out again.
@@ -118,6 +120,10 @@ impl OwnerMetrics {
                 "Clients with persistent sessions attached at this owner",
             )?,
             records_read: counter("records_read", "Records read at the head of a partition")?,
+            records_read_behind: counter(
+                "records_read_behind",
+                "Records read behind the head of a partition, for single queues",
+            )?,
             deliveries: counter("deliveries", "Messages handed to hosts")?,
             redeliveries: counter("redeliveries", "Messages handed to hosts again")?,
             records_lost: counter("records_lost", "Messages that were not there when they were due")?,

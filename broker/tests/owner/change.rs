@@ -174,7 +174,7 @@ async fn a_log_that_ends_below_what_was_seen_or_starts_above_the_floor_is_refuse
         value: Some(value.encode()),
     };
     assert_eq!(
-        opened.writer.commit(vec![write]).await,
+        opened.writer.commit(vec![write].into()).await,
         tidemill_broker::log::state::CommitOutcome::Committed
     );
 

@@ -7,10 +7,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use tidemill_broker::log::state::State;
 use tidemill_broker::owner::parts::QueueRules;
 use tidemill_core::attach::AttachRequest;
 use tidemill_core::message::Message;
 use tidemill_core::partition::QueueKind;
+use tidemill_core::queue::index::BLOCK_OFFSETS;
 use tidemill_core::queue::limits::QueueLimits;
 use tidemill_core::queue::pace::TokenBucket;
 
@@ -121,4 +123,89 @@ async fn sessions_with_long_backlogs_do_not_starve_one_with_a_short_one() {
         *counts.entry(client_id).or_default() += messages;
     }
     assert!(counts.values().all(|count| *count < LONG), "it did not wait until others had all: {counts:?}");
+}
+
+/// Sessions that are away, on one partition: one for which nearly everything waits, and one for which little does.
+async fn busy_and_rare(world: &World, rare: &str) -> Vec<String> {
+    const BETWEEN: usize = 10_000;
+    let partition_of = |id: &str| world.partitioning.partition_of(QueueKind::Session, id);
+    let busy = (0..).map(|number| format!("busy-{number}"));
+    let busy = busy.filter(|id| partition_of(id) == partition_of(rare)).take(1).next().unwrap();
+    away(world, &busy, "busy").await;
+    away(world, rare, "rare").await;
+    let mut expected = Vec::new();
+    for number in 0..3 {
+        world.publish_text("rare", &number.to_string()).await;
+        expected.push(number.to_string());
+        for _ in 0..BETWEEN {
+            world.publish(Message { payload: bytes::Bytes::new(), ..message("busy", "") }).await;
+        }
+    }
+    world.stored().await;
+    expected
+}
+
+/// What is read without the index: at most what came since the last block, and a block that was not stored.
+const UNLISTED: u64 = 2 * BLOCK_OFFSETS;
+
+#[tokio::test]
+async fn a_session_that_comes_back_reads_its_own_messages_and_not_those_between_them() {
+    let world = World::new().await;
+    let expected = busy_and_rare(&world, "rare").await;
+
+    let client = world.attach(request("rare")).await.unwrap();
+    assert_eq!(payloads(&world.deliveries(&client, 3).await), expected);
+
+    world.publish_text("rare", "live").await;
+    assert_eq!(payloads(&world.deliveries(&client, 4).await)[3], "live");
+    let read = world.metrics.records_read_behind.get();
+    assert!((3..UNLISTED).contains(&read), "{read} records read behind the head");
+}
+
+#[tokio::test]
+async fn the_index_holds_over_a_stop_and_a_crash_of_the_owner() {
+    let world = World::new().await;
+    let expected = busy_and_rare(&world, "rare").await;
+    world.stop().await;
+    world.start(2).await;
+    let world = world.crash(3).await;
+
+    let client = world.attach(request("rare")).await.unwrap();
+
+    assert_eq!(payloads(&world.deliveries(&client, 3).await), expected);
+    world.publish_text("rare", "live").await;
+    assert_eq!(payloads(&world.deliveries(&client, 4).await)[3], "live");
+    let read = world.metrics.records_read_behind.get();
+    assert!((3..UNLISTED).contains(&read), "{read} records read behind the head");
+}
+
+#[tokio::test]
+async fn a_long_backlog_comes_whole_and_in_order_through_the_index_and_blocks_below_the_floor_go() {
+    let world = World::new().await;
+    away(&world, "c", "a/+").await;
+    let mut expected = Vec::new();
+    for number in 0..20_000 {
+        let topic = ["a/x", "b", "a/y"][number % 3];
+        if topic == "b" {
+            continue;
+        }
+        world.publish_text(topic, &number.to_string()).await;
+        expected.push(number.to_string());
+    }
+    world.stored().await;
+    let partition = world.partitioning.partition_of(QueueKind::Session, "c");
+    let index = State::index(&*world.log).unwrap();
+    assert!(index.clone().blocks(partition, 0).await.unwrap().len() > 3);
+
+    let everything = AttachRequest { window: u16::MAX, ..request("c") };
+    let client = world.attach(everything).await.unwrap();
+    let deliveries = world.deliveries(&client, expected.len()).await;
+    assert_eq!(payloads(&deliveries), expected);
+
+    world.ack(&client, deliveries.iter().map(|delivery| delivery.offset).collect());
+    let last = deliveries.last().unwrap().offset;
+    while world.log_start(partition).await <= last {
+        world.stored().await;
+    }
+    assert_eq!(index.blocks(partition, 0).await.unwrap(), []);
 }

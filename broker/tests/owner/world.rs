@@ -364,6 +364,11 @@ impl World {
         }
     }
 
+    /// Where the log of a partition starts.
+    pub(crate) async fn log_start(&self, partition: Partition) -> Offset {
+        within(self.log.bounds(partition)).await.unwrap().start
+    }
+
     /// The state as another broker finds it; fences this owner.
     pub(crate) async fn state(&self) -> Vec<StateEntry> {
         let opened = self.log.another_broker();

@@ -3,6 +3,7 @@
 pub mod aside;
 #[cfg(test)]
 mod fixture;
+pub mod index;
 #[cfg(test)]
 mod limit_tests;
 #[cfg(test)]
@@ -14,6 +15,7 @@ mod subscribe;
 mod tests;
 pub mod waiting;
 
+use self::index::Index;
 use super::limits::{DropReason, Drops, QueueLimits};
 use super::progress::Progress;
 use super::subscription::{Interest, Subscriptions};
@@ -118,6 +120,7 @@ pub struct PartitionQueues<S> {
     near_limit_count: usize,
     lost: u64,
     drops: Drops,
+    index: Option<Index>,
 }
 
 impl<S: BuildHasher + Clone> PartitionQueues<S> {
@@ -146,6 +149,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             near_limit_count: 0,
             lost: 0,
             drops: Drops::default(),
+            index: None,
         }
     }
 

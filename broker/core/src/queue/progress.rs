@@ -304,6 +304,22 @@ impl Progress {
         self.cursor.advance(offset + 1);
     }
 
+    /// What is at this offset or later it was not offered yet, if it is behind.
+    #[must_use]
+    pub fn new_from(&self) -> Offset {
+        self.cursor.head()
+    }
+
+    /// Nothing new is for it below `to`.
+    pub fn pass_to(&mut self, to: Offset) {
+        if self.mode == Mode::Behind && to > self.cursor.head() {
+            if let Some(backlog) = &mut self.backlog {
+                backlog.approach(self.cursor.head(), to - 1);
+            }
+            self.cursor.advance(to);
+        }
+    }
+
     fn pass(&mut self, offset: Offset, bytes: usize) {
         if let Some(backlog) = &mut self.backlog {
             backlog.pass(offset, bytes as u64);

@@ -145,7 +145,7 @@ pub async fn an_unknown_outcome_can_be_repeated(store: &dyn Store) {
     for round in 0..10 {
         let writes = vec![write(one, "a", &round.to_string()), delete(two, "b")];
         // Polled once, then dropped: the owner does not learn what became of it.
-        let _ = opened.writer.commit(writes.clone()).now_or_never();
+        let _ = opened.writer.commit(writes.clone().into()).now_or_never();
         assert_eq!(commit(&mut *opened.writer, writes).await, CommitOutcome::Committed);
     }
 

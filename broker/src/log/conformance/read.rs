@@ -4,7 +4,7 @@ use super::{Store, append, append_numbers, next, numbers, read_records, read_to_
 use crate::log::{READ_BYTES_MAX, READ_RECORDS_MAX, ReadError, ReadEvent};
 use bytes::Bytes;
 use futures::FutureExt;
-use tidemill_core::partition::Partition;
+use tidemill_core::partition::{Offset, Partition};
 
 const PARTITION: Partition = Partition(2);
 
@@ -142,5 +142,32 @@ pub async fn bounds_include_every_append_done_before(store: &dyn Store) {
         let bounds = within("bounds", asking.bounds(PARTITION)).await.expect("bounds can be asked");
         assert_eq!(bounds.start, 0);
         assert!(bounds.end > offset, "end {} after offset {offset}", bounds.end);
+    }
+}
+
+/// A reader that is told what is wanted yields it, and nothing that was yielded before; it goes on behind the last record
+/// yielded, also to records that were not wanted by the call before.
+pub async fn what_is_wanted_is_read_in_order_and_nothing_of_it_is_passed_over(store: &dyn Store) {
+    let log = store.open().await.log;
+    let offsets = append_numbers(&*log, PARTITION, 0..5_000).await;
+    let log = {
+        drop(log);
+        store.restart().await.log
+    };
+    for (step, from) in [(1, 0), (2, 1), (7, 3), (900, 10)] {
+        let wanted: Vec<Offset> = offsets.iter().copied().skip(from).step_by(step).collect();
+        let mut reader = log.reader(PARTITION, offsets[0]);
+        let (mut left, mut read) = (&wanted[..], Vec::new());
+        while !left.is_empty() {
+            // No more than some of them at a time, as a caller asks who does not know the rest yet.
+            let asked = &left[..left.len().min(500)];
+            let event = within("read", reader.next_of(asked)).await.expect("the log can be read");
+            let ReadEvent::Records(records) = event else { panic!("the end lies behind what is wanted") };
+            assert!(records.is_sorted_by(|one, next| one.offset < next.offset));
+            let last = records.last().expect("an event of records has at least one").offset;
+            read.extend(records.iter().map(|record| record.offset).filter(|offset| wanted.contains(offset)));
+            left = &left[left.partition_point(|offset| *offset <= last)..];
+        }
+        assert_eq!(read, wanted, "every {step}th from {from}");
     }
 }

@@ -113,7 +113,7 @@ async fn a_killed_broker_loses_nothing_acknowledged_whatever_the_durability() {
         let mut opened = log.state.open_group(PartitionGroup(0), vec![Partition(0)]).await.unwrap();
         let value = Some(Bytes::from_static(b"v"));
         let write = StateWrite { partition: Partition(0), key: Bytes::from_static(b"k"), value };
-        assert_eq!(opened.writer.commit(vec![write]).await, CommitOutcome::Committed);
+        assert_eq!(opened.writer.commit(vec![write].into()).await, CommitOutcome::Committed);
         // What a kill leaves: the files as they are, with nothing closed or synced after this.
         let killed = tempfile::tempdir().unwrap();
         copy_directory(&scene.data(), killed.path());

@@ -82,7 +82,7 @@ async fn the_state_waits_below_its_reserve_and_goes_on_when_there_is_space() {
     scene.disk.plan.lock().available = Some(0);
     let write = StateWrite { partition: Partition(0), key: Bytes::from_static(b"k"), value: None };
 
-    let committing = tokio::spawn(async move { opened.writer.commit(vec![write]).await });
+    let committing = tokio::spawn(async move { opened.writer.commit(vec![write].into()).await });
     while log.metrics().state_waits_for_space.get() == 0 {
         tokio::task::yield_now().await;
     }

@@ -23,7 +23,8 @@ impl EmbeddedReader {
         Self { shared, partition, position, end_yielded: false, cold: None }
     }
 
-    async fn read(&mut self) -> Result<ReadEvent, ReadError> {
+    /// Reads from the position on, or of that only what is `wanted`.
+    async fn read(&mut self, wanted: Option<&[Offset]>) -> Result<ReadEvent, ReadError> {
         let mut ends = self.shared.tail(self.partition)?.ends();
         let mut closings = self.shared.health.closings();
         loop {
@@ -33,7 +34,7 @@ impl EmbeddedReader {
             ends.borrow_and_update();
             let records = match self.shared.tail(self.partition)?.read(self.position) {
                 TailRead::Records(records) => records,
-                TailRead::Cold => match self.read_segment().await? {
+                TailRead::Cold => match self.read_segment(wanted).await? {
                     Some(records) => records,
                     // It was trimmed meanwhile, so now the position is out of range; or nothing ever was there.
                     None => continue,
@@ -65,7 +66,10 @@ impl EmbeddedReader {
         }
     }
 
-    async fn read_segment(&mut self) -> Result<Option<Vec<StoredRecord>>, ReadError> {
+    async fn read_segment(
+        &mut self,
+        wanted: Option<&[Offset]>,
+    ) -> Result<Option<Vec<StoredRecord>>, ReadError> {
         let (partition, position) = (self.partition, self.position);
         let found = self.shared.segments.read().find(partition, position);
         let (segment, kind) = match found {
@@ -80,17 +84,22 @@ impl EmbeddedReader {
             }
         };
         let number = segment.header.number;
-        let known =
-            self.cold.take().filter(|(of, positions)| *of == number && positions.from(position).is_some());
+        let known = self.cold.take().filter(|(of, positions)| *of == number && positions.has(position));
+        let wanted = wanted.map(<[Offset]>::to_vec);
         let reading = tokio::task::spawn_blocking(move || {
             let positions = match known {
                 Some((_, positions)) => positions,
                 None => segment.positions(partition, kind, position)?,
             };
-            let records = match positions.from(position) {
-                Some(rest) => segment.read(partition, position, rest)?,
-                None => return Err(segment.without(partition, position)),
-            };
+            let mut picks = positions.pick(position, wanted.as_deref());
+            if picks.is_empty() {
+                // What is wanted is in another one: goes on behind this record.
+                picks = positions.pick(position, Some(&[position]));
+            }
+            if picks.is_empty() {
+                return Err(segment.without(partition, position));
+            }
+            let records = segment.read(partition, &picks)?;
             Ok((positions, records))
         });
         let read: Result<_, SegmentFault> = reading.await.map_err(|_| ReadError::Closed)?;
@@ -121,6 +130,12 @@ impl EmbeddedReader {
 
 impl LogReader for EmbeddedReader {
     fn next(&mut self) -> BoxFuture<'_, Result<ReadEvent, ReadError>> {
-        Box::pin(self.read())
+        Box::pin(self.read(None))
+    }
+
+    fn next_of<'a>(&'a mut self, wanted: &'a [Offset]) -> BoxFuture<'a, Result<ReadEvent, ReadError>> {
+        let first = wanted.first().copied().unwrap_or_default();
+        self.position = self.position.max(first);
+        Box::pin(self.read(Some(wanted)))
     }
 }

@@ -391,7 +391,7 @@ mod tests {
         let mut opened = State::open(&*log, PartitionGroup(0), vec![Partition(0)]).await.unwrap();
         let value = Some(Bytes::from_static(b"v"));
         let write = StateWrite { partition: Partition(0), key: Bytes::from_static(b"k"), value };
-        assert_eq!(opened.writer.commit(vec![write]).await, CommitOutcome::Committed);
+        assert_eq!(opened.writer.commit(vec![write].into()).await, CommitOutcome::Committed);
         assert_eq!(waiting.try_recv(), Err(mpsc::TryRecvError::Empty));
         scene.disk.plan.lock().available = None;
 

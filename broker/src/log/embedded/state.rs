@@ -2,6 +2,7 @@
 //! syncs. The retained messages beside it share its commits. Owners are fenced by a generation number of this process;
 //! other processes by the lock of the data directory.
 
+mod index;
 mod queue;
 
 pub(super) use queue::Queue;
@@ -12,13 +13,15 @@ use super::health::Health;
 use super::open::OpenLogError;
 use super::retained::{self, Change, EmbeddedRetained, RetainedKeyspace};
 use crate::log::AppendError;
+use crate::log::index::{Index, IndexWrite};
 use crate::log::retained::RetainedVersion;
 use crate::log::state::{
-    CommitOutcome, KEY_BYTES_MAX, OpenError, OpenedGroup, StateEntry, StateWrite, StateWriter,
+    Commit, CommitOutcome, KEY_BYTES_MAX, OpenError, OpenedGroup, StateEntry, StateWrite, StateWriter,
 };
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use futures::future::BoxFuture;
+use index::{IndexKeyspace, IndexReader};
 use prometheus::IntGauge;
 use queue::Job;
 use std::collections::{BTreeMap, VecDeque};
@@ -49,6 +52,7 @@ pub(super) struct StateParts {
 /// The handle of the state.
 pub(super) struct StateStore {
     queue: Arc<Queue>,
+    index: Arc<IndexReader>,
     committer: Option<JoinHandle<()>>,
 }
 
@@ -67,11 +71,13 @@ impl StateStore {
         let keyspace = database.keyspace(KEYSPACE, KeyspaceCreateOptions::default).map_err(failed)?;
         let retained = RetainedKeyspace::open(&database, &directory, &*parts.disk)
             .map_err(|reason| OpenLogError::State { path: directory.clone(), reason })?;
+        let (index, index_reader) = IndexKeyspace::open(&database).map_err(failed)?;
         let queue = Arc::new(Queue::new());
         let committer = Committer {
             queue: Arc::clone(&queue),
             database,
             keyspace,
+            index,
             retained,
             directory: directory.clone(),
             unsynced: Unsynced::new(parts.durability),
@@ -82,7 +88,7 @@ impl StateStore {
             .name("tidemill-state".to_owned())
             .spawn(move || committer.run())
             .map_err(|source| OpenLogError::Io { path: directory, source })?;
-        Ok(Self { queue, committer: Some(committer) })
+        Ok(Self { queue, index: index_reader, committer: Some(committer) })
     }
 
     pub(super) fn open_group(
@@ -113,6 +119,11 @@ impl StateStore {
         EmbeddedRetained::new(Arc::clone(&self.queue))
     }
 
+    /// The index beside the state.
+    pub(super) fn index(&self) -> Arc<dyn Index> {
+        Arc::clone(&self.index) as Arc<dyn Index>
+    }
+
     /// Commits what waits, then closes the store.
     pub(super) fn close(&self) -> BoxFuture<'static, ()> {
         self.queue.close();
@@ -141,11 +152,11 @@ struct Writer {
 }
 
 impl StateWriter for Writer {
-    fn commit(&mut self, writes: Vec<StateWrite>) -> BoxFuture<'_, CommitOutcome> {
+    fn commit(&mut self, commit: Commit) -> BoxFuture<'_, CommitOutcome> {
         Box::pin(async move {
             let (reply, replied) = oneshot::channel();
             let (group, generation) = (self.group, self.generation);
-            self.queue.push(Job::Commit { group, generation, writes, reply });
+            self.queue.push(Job::Commit { group, generation, commit, reply });
             replied.await.unwrap_or(CommitOutcome::Unknown)
         })
     }
@@ -156,6 +167,7 @@ struct Committer {
     queue: Arc<Queue>,
     database: Database,
     keyspace: Keyspace,
+    index: IndexKeyspace,
     retained: RetainedKeyspace,
     directory: PathBuf,
     parts: StateParts,
@@ -169,6 +181,7 @@ struct Committer {
 #[derive(Default)]
 struct Gathered {
     writes: BTreeMap<Vec<u8>, Option<Bytes>>,
+    index: Vec<IndexWrite>,
     replies: Vec<oneshot::Sender<CommitOutcome>>,
     retained: Vec<Change>,
 }
@@ -185,6 +198,7 @@ impl Committer {
             }
         }
         self.sync();
+        self.index.close();
         // The database is closed before anyone is told.
         drop(self);
         queue.ended.send_replace(true);
@@ -195,7 +209,7 @@ impl Committer {
         let mut gathered = Gathered { retained, ..Gathered::default() };
         for job in jobs {
             match job {
-                Job::Commit { group, generation, writes, reply } => {
+                Job::Commit { group, generation, commit: Commit { writes, index }, reply } => {
                     if self.generations.get(&group) != Some(&generation) {
                         let _ = reply.send(CommitOutcome::Fenced);
                     } else if let Some(key) = writes.iter().find(|write| write.key.len() > KEY_BYTES_MAX) {
@@ -209,6 +223,7 @@ impl Committer {
                         for StateWrite { partition, key, value } in writes {
                             gathered.writes.insert(stored_key(partition, &key), value);
                         }
+                        gathered.index.extend(index);
                         gathered.replies.push(reply);
                     }
                 }
@@ -240,11 +255,11 @@ impl Committer {
 
     /// Commits and answers.
     fn commit(&mut self, gathered: Gathered) {
-        let Gathered { writes, replies, retained } = gathered;
-        let stored = if writes.is_empty() && retained.is_empty() {
+        let Gathered { writes, index, replies, retained } = gathered;
+        let stored = if writes.is_empty() && index.is_empty() && retained.is_empty() {
             Some(0)
         } else if self.wait_for_space() {
-            self.store(writes, &retained)
+            self.store(writes, index, &retained)
         } else {
             None
         };
@@ -260,6 +275,7 @@ impl Committer {
     fn store(
         &mut self,
         writes: BTreeMap<Vec<u8>, Option<Bytes>>,
+        index: Vec<IndexWrite>,
         retained: &[Change],
     ) -> Option<RetainedVersion> {
         if self.parts.health.has_failed() {
@@ -274,6 +290,10 @@ impl Committer {
                 Some(value) => batch.insert(&self.keyspace, key, value.as_ref()),
                 None => batch.remove(&self.keyspace, key),
             }
+        }
+        if let Err(error) = self.index.write(index, &mut batch) {
+            self.fail("trim of the index", &error);
+            return None;
         }
         let first = self.retained.write(retained, &mut batch);
         match batch.commit() {

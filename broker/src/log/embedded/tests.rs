@@ -286,5 +286,5 @@ async fn a_key_that_is_too_long_is_never_said_to_be_committed() {
 
     let write = StateWrite { partition: Partition(0), key, value: Some(Bytes::new()) };
 
-    assert_eq!(opened.writer.commit(vec![write]).await, CommitOutcome::Unknown);
+    assert_eq!(opened.writer.commit(vec![write].into()).await, CommitOutcome::Unknown);
 }

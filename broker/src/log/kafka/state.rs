@@ -6,10 +6,10 @@ mod owner;
 
 use super::KafkaSettings;
 use super::clients::{Consumer, state_producer};
-use crate::log::state::{CommitOutcome, OpenError, OpenedGroup, StateWrite, StateWriter};
+use crate::log::state::{Commit, CommitOutcome, OpenError, OpenedGroup, StateWriter};
 use futures::future::BoxFuture;
 use load::load;
-use owner::{Commit, CommitLimits, Owner};
+use owner::{CommitLimits, Owner, PendingCommit};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::Producer as _;
 use std::sync::Arc;
@@ -97,14 +97,16 @@ fn is_fenced(error: &KafkaError) -> bool {
 
 struct Writer {
     /// To the thread of this owner, which ends with the writer.
-    commits: mpsc::Sender<Commit>,
+    commits: mpsc::Sender<PendingCommit>,
 }
 
 impl StateWriter for Writer {
-    fn commit(&mut self, writes: Vec<StateWrite>) -> BoxFuture<'_, CommitOutcome> {
+    fn commit(&mut self, commit: Commit) -> BoxFuture<'_, CommitOutcome> {
         Box::pin(async move {
+            debug_assert!(commit.index.is_empty(), "there is no index in Kafka");
+            let writes = commit.writes;
             let (reply, replied) = oneshot::channel();
-            if self.commits.send(Commit { writes, reply }).await.is_err() {
+            if self.commits.send(PendingCommit { writes, reply }).await.is_err() {
                 return CommitOutcome::Unknown;
             }
             replied.await.unwrap_or(CommitOutcome::Unknown)

@@ -48,6 +48,23 @@ impl LogReader for MemoryReader {
     fn next(&mut self) -> BoxFuture<'_, Result<ReadEvent, ReadError>> {
         Box::pin(self.read())
     }
+
+    fn next_of<'a>(&'a mut self, wanted: &'a [Offset]) -> BoxFuture<'a, Result<ReadEvent, ReadError>> {
+        Box::pin(async move {
+            self.position = wanted.first().map_or(self.position, |first| self.position.max(*first));
+            let mut event = self.read().await?;
+            if let ReadEvent::Records(records) = &mut event {
+                let last = records.last().cloned();
+                records.retain(|record| wanted.binary_search(&record.offset).is_ok());
+                if records.is_empty() {
+                    records.extend(last);
+                }
+                // What is not wanted behind them may be wanted by the next call.
+                self.position = records.last().map_or(self.position, |last| last.offset + 1);
+            }
+            Ok(event)
+        })
+    }
 }
 
 impl Inner {

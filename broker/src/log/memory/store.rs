@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning};
+use tidemill_core::queue::index::Block;
 use tokio::sync::watch;
 
 /// How offsets follow each other.
@@ -34,6 +35,7 @@ pub(super) struct Store {
 pub(super) struct GroupState {
     pub(super) generation: u64,
     pub(super) entries: BTreeMap<(Partition, Bytes), Bytes>,
+    pub(super) index: BTreeMap<(Partition, Offset), Block>,
 }
 
 struct PartitionLog {

@@ -102,9 +102,9 @@ async fn an_unknown_commit_is_stored_or_lost_as_the_test_asks() {
     let mut opened = log.open(group, vec![Partition(0)]).await.unwrap();
 
     log.lose_next_commit(UnknownCommit::Stored);
-    assert_eq!(opened.writer.commit(write("stored")).await, CommitOutcome::Unknown);
+    assert_eq!(opened.writer.commit(write("stored").into()).await, CommitOutcome::Unknown);
     log.lose_next_commit(UnknownCommit::Lost);
-    assert_eq!(opened.writer.commit(write("lost")).await, CommitOutcome::Unknown);
+    assert_eq!(opened.writer.commit(write("lost").into()).await, CommitOutcome::Unknown);
 
     let entries = log.open(group, vec![Partition(0)]).await.unwrap().entries;
     assert_eq!(entries.iter().map(|entry| &entry.key[..]).collect::<Vec<_>>(), [b"stored"]);

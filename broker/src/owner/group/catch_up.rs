@@ -4,8 +4,9 @@
 use super::job::Jobs;
 use super::pace::Pace;
 use super::partition_run::PartitionRun;
+use super::queue_reader::{QueueRead, QueueReader, Source};
 use super::{Group, Queues};
-use crate::log::{LogReader, ReadError, ReadEvent};
+use crate::log::{ReadError, StoredRecord};
 use crate::owner::parts::OwnerParts;
 use futures::future::AbortHandle;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,6 +15,7 @@ use std::time::Duration;
 use tidemill_core::partition::{Offset, Partition};
 use tidemill_core::queue::partition::QueueSlot;
 use tidemill_core::queue::partition::offer::{CatchUp, ReadBehind};
+use tidemill_core::queue::progress::Progress;
 use tidemill_core::record::Record;
 use tracing::warn;
 
@@ -48,8 +50,11 @@ struct Reading {
     position: Offset,
     /// Read and not offered yet.
     records: VecDeque<(Offset, Arc<Record>)>,
+    /// What is below and not among `records` is not in the log; or, if the index says so, not for this queue.
+    until: Offset,
+    is_by_index: bool,
     /// `None` while a read is under way.
-    reader: Option<Box<dyn LogReader>>,
+    reader: Option<Box<QueueReader>>,
     /// Ends the read that is under way.
     abort: Option<AbortHandle>,
     /// Records offered since it began.
@@ -103,8 +108,8 @@ impl Group {
         &mut self,
         partition: Partition,
         ticket: u64,
-        reader: Box<dyn LogReader>,
-        event: Result<ReadEvent, ReadError>,
+        reader: Box<QueueReader>,
+        event: Result<QueueRead, ReadError>,
     ) {
         let now_ms = self.parts.surroundings.now_ms();
         let parts = Arc::clone(&self.parts);
@@ -198,13 +203,22 @@ impl Turn<'_> {
             let Some(least) = self.least_needed(run) else { return false };
             run.catch_ups.forget(least);
         }
+        let Some(queue) = run.queues.id(slot).cloned() else { return true };
+        let new_from = run.queues.progress(slot).map_or(wanted, Progress::new_from);
+        let source = Source {
+            partition: run.partition,
+            log: Arc::clone(&self.parts.log),
+            index: self.parts.state.index(),
+        };
+        let reader = Box::new(QueueReader::new(source, queue, wanted, new_from));
         let ticket = self.jobs.next_ticket();
-        let reader = self.parts.log.reader(run.partition, wanted);
         let abort = self.jobs.read_behind(run.partition, ticket, reader, Duration::ZERO);
         let reading = Reading {
             ticket,
             position: wanted,
             records: VecDeque::new(),
+            until: wanted,
+            is_by_index: false,
             reader: None,
             abort: Some(abort),
             served: 0,
@@ -248,30 +262,25 @@ impl Turn<'_> {
         &mut self,
         run: &mut PartitionRun,
         slot: QueueSlot,
-        reader: Box<dyn LogReader>,
-        event: Result<ReadEvent, ReadError>,
+        reader: Box<QueueReader>,
+        event: Result<QueueRead, ReadError>,
     ) {
         let Some(reading) = run.catch_ups.by_slot.get_mut(&slot) else { return };
         reading.abort = None;
         match event {
-            Ok(ReadEvent::Records(stored)) => {
+            Ok(QueueRead::All(records)) => {
+                let until = records.last().map_or(reading.position, |last| last.offset + 1);
                 reading.reader = Some(reader);
-                for stored in stored {
-                    match Record::decode(stored.bytes) {
-                        Ok(record) => reading.records.push_back((stored.offset, Arc::new(record))),
-                        Err(error) => {
-                            let reason =
-                                format!("the record at offset {} is damaged: {error}", stored.offset);
-                            run.catch_ups.forget(slot);
-                            return run.refuse(&reason, &self.parts.metrics.partitions_refused);
-                        }
-                    }
-                }
-                self.offer(run, slot);
+                self.handle_records(run, slot, records, (until, false));
             }
-            Ok(ReadEvent::End(end)) => {
+            Ok(QueueRead::Wanted { records, until }) => {
+                reading.reader = Some(reader);
+                self.handle_records(run, slot, records, (until, true));
+            }
+            Ok(QueueRead::End(end)) => {
                 let from = reading.position;
                 reading.position = from.max(end);
+                reading.until = reading.position;
                 reading.reader = Some(reader);
                 match run.queues.handle_behind_end(slot, from, end) {
                     CatchUp::Continue | CatchUp::Stopped => self.read_on(run, slot),
@@ -298,6 +307,29 @@ impl Turn<'_> {
         }
     }
 
+    fn handle_records(
+        &mut self,
+        run: &mut PartitionRun,
+        slot: QueueSlot,
+        records: Vec<StoredRecord>,
+        (until, is_by_index): (Offset, bool),
+    ) {
+        self.parts.metrics.records_read_behind.inc_by(records.len() as u64);
+        let Some(reading) = run.catch_ups.by_slot.get_mut(&slot) else { return };
+        (reading.until, reading.is_by_index) = (until, is_by_index);
+        for stored in records {
+            match Record::decode(stored.bytes) {
+                Ok(record) => reading.records.push_back((stored.offset, Arc::new(record))),
+                Err(error) => {
+                    let reason = format!("the record at offset {} is damaged: {error}", stored.offset);
+                    run.catch_ups.forget(slot);
+                    return run.refuse(&reason, &self.parts.metrics.partitions_refused);
+                }
+            }
+        }
+        self.offer(run, slot);
+    }
+
     /// Offers what was read; reads on when all of it was taken.
     fn offer(&mut self, run: &mut PartitionRun, slot: QueueSlot) {
         let mut share = QUEUE_RECORDS_MAX;
@@ -310,7 +342,12 @@ impl Turn<'_> {
             }
             share -= 1;
             let (offset, record) = (*offset, Arc::clone(record));
-            let read = ReadBehind { from: reading.position, offset, record: &record };
+            let mut from = reading.position;
+            if reading.is_by_index {
+                run.queues.pass_to(slot, offset);
+                from = offset;
+            }
+            let read = ReadBehind { from, offset, record: &record };
             match self.offer_one(run, slot, read) {
                 CatchUp::Continue => {
                     let Some(reading) = run.catch_ups.by_slot.get_mut(&slot) else { return };
@@ -322,6 +359,12 @@ impl Turn<'_> {
                 CatchUp::Stopped => return,
                 CatchUp::AtHead | CatchUp::Misplaced => return run.catch_ups.forget(slot),
             }
+        }
+        if let Some(reading) = run.catch_ups.by_slot.get_mut(&slot)
+            && reading.position < reading.until
+        {
+            reading.position = reading.until;
+            run.queues.pass_to(slot, reading.until);
         }
         self.read_on(run, slot);
     }

@@ -4,7 +4,8 @@ use super::exactly_once::HeldDeliveries;
 use super::inbox::Answer;
 use super::job::Job;
 use super::{End, Group, Queues};
-use crate::log::state::{CommitOutcome, StateWrite, StateWriter};
+use crate::log::index::IndexWrite;
+use crate::log::state::{Commit, CommitOutcome, StateWrite, StateWriter};
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::collections::BTreeMap;
@@ -100,27 +101,29 @@ impl Group {
         }
         let Some(writer) = self.ledger.writer.take() else { return };
         self.ledger.changed_at = None;
-        let writes = self.collect_writes(LAZY);
+        let commit = self.collect(LAZY);
         self.ledger.in_flight = std::mem::take(&mut self.ledger.waiters);
         self.ledger.is_in_flight = true;
-        self.push_commit(writer, writes, Duration::ZERO);
+        self.push_commit(writer, commit, Duration::ZERO);
     }
 
-    fn push_commit(&mut self, mut writer: Box<dyn StateWriter>, writes: Vec<StateWrite>, pause: Duration) {
+    fn push_commit(&mut self, mut writer: Box<dyn StateWriter>, commit: Commit, pause: Duration) {
         self.jobs.push(async move {
             if !pause.is_zero() {
                 sleep(pause).await;
             }
-            let outcome = writer.commit(writes.clone()).await;
-            Job::Committed { writer, writes, outcome }
+            let outcome = writer.commit(commit.clone()).await;
+            Job::Committed { writer, commit, outcome }
         });
     }
 
     /// Everything to store. The offset that a partition is processed to moves only with all cursors that changed: it is
     /// where the next owner goes on, and a queue at the tail is not looked at below it. What was only counted makes it
     /// move at most once in `counts_every`: a commit that somebody waits for does not store the counts of every queue.
-    fn collect_writes(&mut self, counts_every: Duration) -> Vec<StateWrite> {
-        let Queues::Loaded(partitions) = &mut self.queues else { return Vec::new() };
+    /// With that offset go the blocks of the index, which end at or below it.
+    fn collect(&mut self, counts_every: Duration) -> Commit {
+        let Queues::Loaded(partitions) = &mut self.queues else { return Commit::default() };
+        let mut index = Vec::new();
         let mut orphans: Vec<(Partition, TopicFilter)> = Vec::new();
         for (partition, run) in partitions.iter_mut().filter(|(_, run)| !run.is_refused()) {
             for (queue, offset) in run.queues.take_unparked() {
@@ -147,7 +150,12 @@ impl Group {
                     self.ledger.write(*partition, &key, next.map(|next| next.encode()));
                 }
                 run.owner.processed = run.queues.head();
+                let blocks = run.queues.take_blocks().into_iter();
+                index.extend(blocks.map(|block| IndexWrite::Block { partition: *partition, block }));
                 if let Some(floor) = run.take_trim_floor() {
+                    if self.parts.state.index().is_some() {
+                        index.push(IndexWrite::Trim { partition: *partition, floor });
+                    }
                     self.ledger.wait(CommitWaiter::Trim { partition: *partition, floor });
                 }
             }
@@ -157,17 +165,18 @@ impl Group {
         for (partition, filter) in orphans {
             self.withdraw_routes(partition, vec![filter]);
         }
-        std::mem::take(&mut self.ledger.pending)
+        let writes = std::mem::take(&mut self.ledger.pending)
             .into_iter()
             .map(|((partition, key), value)| StateWrite { partition, key, value })
-            .collect()
+            .collect();
+        Commit { writes, index }
     }
 
     /// A commit ended: calls who waited, repeats it, or ends the group.
     pub(super) fn handle_commit_outcome(
         &mut self,
         writer: Box<dyn StateWriter>,
-        writes: Vec<StateWrite>,
+        commit: Commit,
         outcome: CommitOutcome,
     ) {
         match outcome {
@@ -186,7 +195,7 @@ impl Group {
                 let pause = UNKNOWN_PAUSES[self.ledger.repeats.min(UNKNOWN_PAUSES.len() - 1)];
                 self.ledger.repeats += 1;
                 warn!(group = self.group.0, repeats = self.ledger.repeats, "outcome of a commit is unknown");
-                self.push_commit(writer, writes, pause);
+                self.push_commit(writer, commit, pause);
             }
             CommitOutcome::Fenced => self.end = Some(End::Fenced),
         }
@@ -227,8 +236,13 @@ impl Group {
         if !self.parts.validity.is_valid() {
             return;
         }
-        let writes = self.collect_writes(Duration::ZERO);
-        match writer.commit(writes).await {
+        if let Queues::Loaded(partitions) = &mut self.queues {
+            for run in partitions.values_mut() {
+                run.queues.end_block();
+            }
+        }
+        let commit = self.collect(Duration::ZERO);
+        match writer.commit(commit).await {
             CommitOutcome::Committed => self.parts.metrics.commits.inc(),
             // What is not stored is delivered again by the next owner.
             CommitOutcome::Unknown | CommitOutcome::Fenced => {}

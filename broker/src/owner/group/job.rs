@@ -3,7 +3,8 @@
 use super::dead_letter::Burial;
 use super::load::LoadOutcome;
 use super::park::ReadToPark;
-use crate::log::state::{CommitOutcome, StateWrite, StateWriter};
+use super::queue_reader::{QueueRead, QueueReader};
+use crate::log::state::{Commit, CommitOutcome, StateWriter};
 use crate::log::{LogReader, ReadError, ReadEvent};
 use bytestring::ByteString;
 use futures::future::{AbortHandle, Abortable, BoxFuture};
@@ -32,15 +33,15 @@ pub(super) enum Job {
     CaughtUp {
         partition: Partition,
         ticket: u64,
-        reader: Box<dyn LogReader>,
-        event: Result<ReadEvent, ReadError>,
+        reader: Box<QueueReader>,
+        event: Result<QueueRead, ReadError>,
     },
     /// The end of the log for new subscriptions; `None` when it cannot be asked.
     Bounds { operation: u64, end: Option<Offset> },
     /// All members have the routes of an operation, or not.
     Gate { operation: u64, is_passed: bool },
     /// A commit ended.
-    Committed { writer: Box<dyn StateWriter>, writes: Vec<StateWrite>, outcome: CommitOutcome },
+    Committed { writer: Box<dyn StateWriter>, commit: Commit, outcome: CommitOutcome },
     /// The log was trimmed, or not.
     Trimmed { partition: Partition, result: Result<(), ReadError> },
     /// A dead letter is durable, or was not published.
@@ -85,7 +86,7 @@ impl Jobs {
         &mut self,
         partition: Partition,
         ticket: u64,
-        mut reader: Box<dyn LogReader>,
+        mut reader: Box<QueueReader>,
         pause: Duration,
     ) -> AbortHandle {
         let (handle, registration) = AbortHandle::new_pair();

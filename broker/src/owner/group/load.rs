@@ -162,6 +162,9 @@ async fn open(
     let limits = parts.queues.limits;
     let Built { epoch, mut partitions, wills } =
         aside(move || build(stored, &bounds, lease_epoch, (limits, &refused))).await?;
+    if parts.state.index().is_some() {
+        partitions.values_mut().for_each(|run| run.queues.keep_index());
+    }
     let served = partitions.values().filter(|run| !run.is_refused());
     let mut writes: Vec<StateWrite> = served
         .map(|run| StateWrite {
@@ -174,7 +177,7 @@ async fn open(
     writes.extend(resolved.map_err(|error| LoadOutcome::Unavailable(error.to_string()))?);
     // Until it is known; a stop of the group drops this.
     loop {
-        match writer.commit(writes.clone()).await {
+        match writer.commit(writes.clone().into()).await {
             CommitOutcome::Committed => break,
             CommitOutcome::Fenced => return Err(LoadOutcome::Fenced),
             CommitOutcome::Unknown => {

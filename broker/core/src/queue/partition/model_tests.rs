@@ -4,6 +4,7 @@ use super::fixture::{Queues, filter, handed_out, id, receiver, record_of, subscr
 use super::offer::{CatchUp, ReadBehind};
 use super::*;
 use crate::queue::IN_FLIGHT_BYTES;
+use crate::queue::index::Block;
 use proptest::prelude::*;
 use std::hash::BuildHasherDefault;
 
@@ -14,6 +15,12 @@ enum Step {
     Append(u64, Appended),
     /// One step of the reader: at most this many records.
     Read(usize),
+    /// One step of a reader that follows the index: at most this many records.
+    ReadByIndex(usize),
+    /// The block that is being made ends.
+    EndBlock,
+    /// The stored blocks are lost; what they spoke for is read one by one.
+    LoseBlocks,
     Attach(u16),
     /// The receiver is told again: it has every n-th of what was handed to it, the others were lost on the way.
     AttachAgain(u16, usize),
@@ -52,7 +59,10 @@ fn appended() -> impl Strategy<Value = Appended> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (1_u64..4, appended()).prop_map(|(distance, appended)| Step::Append(distance, appended)),
-        5 => (1_usize..6).prop_map(Step::Read),
+        3 => (1_usize..6).prop_map(Step::Read),
+        5 => (1_usize..6).prop_map(Step::ReadByIndex),
+        2 => Just(Step::EndBlock),
+        1 => Just(Step::LoseBlocks),
         2 => (1_u16..6).prop_map(Step::Attach),
         1 => (1_u16..6, 1_usize..4).prop_map(|(window, nth)| Step::AttachAgain(window, nth)),
         1 => Just(Step::Detach),
@@ -68,6 +78,8 @@ struct Model {
     log: BTreeMap<Offset, Appended>,
     end: Offset,
     stored: (StoredCursor, Offset),
+    /// The stored blocks.
+    blocks: Vec<Block>,
     /// At the receiver now, in the order they came.
     outstanding: Vec<Offset>,
     acked: BTreeSet<Offset>,
@@ -83,6 +95,7 @@ impl Model {
             log: BTreeMap::new(),
             end: 0,
             stored: (StoredCursor::plain(crate::cursor::Cursor::at(0), true), 0),
+            blocks: Vec::new(),
             outstanding: Vec::new(),
             acked: BTreeSet::new(),
             first: Vec::new(),
@@ -95,6 +108,7 @@ impl Model {
     fn restart(&mut self) {
         let (cursor, processed) = &self.stored;
         self.queues = Queues::new(*processed, BuildHasherDefault::default());
+        self.queues.keep_index();
         self.slot = self.queues.restore(id("c"), cursor, 0);
         self.queues.subscribe(self.slot, filter("a"), subscription(0, None));
         self.outstanding.clear();
@@ -116,6 +130,9 @@ impl Model {
                 self.queues.handle_record(offset, &appended.record(), 0);
             }
             Step::Read(count) => self.read(count),
+            Step::ReadByIndex(count) => self.read_by_index(count),
+            Step::EndBlock => self.queues.end_block(),
+            Step::LoseBlocks => self.blocks.clear(),
             Step::Attach(window) => {
                 self.outstanding.clear();
                 self.queues.attach(self.slot, receiver(window, &[]), 0);
@@ -140,6 +157,7 @@ impl Model {
             Step::Store => {
                 let progress = self.queues.progress(self.slot).unwrap();
                 self.stored = (progress.stored(), self.queues.head());
+                self.blocks.extend(self.queues.take_blocks());
             }
             Step::Restart => self.restart(),
         }
@@ -173,6 +191,29 @@ impl Model {
         }
     }
 
+    /// A reader that takes from the log only what the index lists, as far as a block speaks for it.
+    fn read_by_index(&mut self, count: usize) {
+        let Some(wanted) = self.queues.wanted_from(self.slot) else { return };
+        self.position = None;
+        if wanted < self.queues.progress(self.slot).unwrap().new_from() {
+            return self.read(count);
+        }
+        let speaks = |block: &&Block| block.first <= wanted && wanted < block.end;
+        let Some(block) = self.blocks.iter().find(speaks) else { return self.read(count) };
+        let mut listed = Vec::new();
+        block.offsets_of(&id("c"), wanted, &mut listed).unwrap();
+        let until = listed.get(count).copied().unwrap_or(block.end);
+        for offset in listed.into_iter().take(count) {
+            let record = self.log[&offset].record();
+            self.queues.pass_to(self.slot, offset);
+            let read = ReadBehind { from: offset, offset, record: &record };
+            if self.queues.handle_behind(self.slot, read, 0) != CatchUp::Continue {
+                return;
+            }
+        }
+        self.queues.pass_to(self.slot, until);
+    }
+
     fn outstanding_bytes(&self) -> usize {
         self.outstanding.iter().map(|offset| self.log[offset].record().held_bytes()).sum()
     }
@@ -194,9 +235,9 @@ impl Model {
     /// With a receiver that is done with everything at once, everything comes.
     fn finish(mut self) {
         self.apply(Step::Attach(u16::MAX));
-        // Bounded: each step of the reader takes a record, restarts it once, or is the last.
-        for _ in 0..2 * self.log.len() + 2 {
-            self.apply(Step::Read(3));
+        // Bounded: each step of the reader takes a record, restarts it once, passes a block, or is the last.
+        for _ in 0..2 * self.log.len() + self.blocks.len() + 2 {
+            self.apply(Step::ReadByIndex(3));
             while !self.outstanding.is_empty() {
                 self.apply(Step::Ack(0));
             }

@@ -55,6 +55,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
                 self.offer_at_head(*slot, &filters, (offset, record), now_ms);
             }
         }
+        self.end_full_block();
     }
 
     fn offer_at_head(

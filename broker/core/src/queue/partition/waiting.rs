@@ -4,7 +4,7 @@ use super::{PartitionQueues, QueueSlot, index};
 use crate::attach::QueueId;
 use crate::partition::Offset;
 use crate::queue::backlog::{Passing, Tally};
-use crate::queue::limits::{DropReason, Drops};
+use crate::queue::limits::{DropReason, Drops, QueuePolicy};
 use crate::record::Record;
 use std::hash::BuildHasher;
 
@@ -54,6 +54,10 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         let bytes = record.held_bytes() as u64;
         let passing = Passing { offset, bytes, publish_ms: message.publish_time_ms };
         let given_up = queue.progress.count(passing, &self.limits);
+        let is_refused = given_up.is_some() && self.limits.policy == QueuePolicy::DropNewest;
+        if !is_refused {
+            self.note_in_index(offset, slot);
+        }
         self.counted.insert(slot);
         if let Some((reason, messages)) = given_up {
             self.drop_message(slot, reason, messages);

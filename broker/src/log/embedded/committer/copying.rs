@@ -64,7 +64,7 @@ impl Committer {
             // A run of the map may be several in the segment; each turn takes at least one record.
             while next < end {
                 let positions = oldest.positions(partition, kind, next)?;
-                let known = positions.from(next).map_or(0, |rest| rest.len() as u64);
+                let known = positions.count_from(next);
                 if known == 0 {
                     return Err(oldest.without(partition, next));
                 }
@@ -108,10 +108,10 @@ impl Committer {
                 continue;
             }
             let wanted = usize::try_from(run.end - run.next).unwrap_or(usize::MAX);
-            let rest = run.positions.from(run.next).unwrap_or_default();
-            let rest = &rest[..rest.len().min(wanted)];
+            let mut picks = run.positions.pick(run.next, None);
+            picks.truncate(wanted);
             let partition = run.partition;
-            return match copying.segment.read(partition, run.next, rest) {
+            return match copying.segment.read(partition, &picks) {
                 Ok(records) if !records.is_empty() => {
                     run.next += records.len() as u64;
                     records.into_iter().map(|record| (partition, record)).collect()

@@ -15,8 +15,10 @@ use tidemill_core::partition::{Offset, Partition};
 const WINDOW_BYTES: u32 = 256 << 10;
 /// What is read behind the beginning of the last record of a window, in the hope that it is not longer.
 const WINDOW_SLACK: u32 = 4 << 10;
-/// Windows that one read goes through at most, so that it does not take the disk for long.
-const WINDOWS_MAX: usize = 8;
+/// Bytes that one read takes from the file, so that it does not take the disk for long.
+const READ_FILE_BYTES_MAX: usize = 8 * WINDOW_BYTES as usize;
+/// Distance between two records that are wanted from which what lies between them is not read.
+const WINDOW_GAP_MAX: u32 = 16 << 10;
 
 /// Where records of one partition are, from a given one on.
 #[derive(Clone)]
@@ -27,11 +29,39 @@ pub(in super::super) struct Positions {
 }
 
 impl Positions {
-    /// The positions from `offset` on, if it is among them.
-    pub(in super::super) fn from(&self, offset: Offset) -> Option<&[u32]> {
-        let skipped = usize::try_from(offset.checked_sub(self.first)?).ok()?;
-        self.list.get(skipped..).filter(|rest| !rest.is_empty())
+    /// Whether `offset` is among them.
+    pub(in super::super) fn has(&self, offset: Offset) -> bool {
+        self.position(offset).is_some()
     }
+
+    /// How many there are from `offset` on.
+    pub(in super::super) fn count_from(&self, offset: Offset) -> u64 {
+        let end = self.first + self.list.len() as u64;
+        if self.has(offset) { end - offset } else { 0 }
+    }
+
+    fn position(&self, offset: Offset) -> Option<u32> {
+        self.list.get(usize::try_from(offset.checked_sub(self.first)?).ok()?).copied()
+    }
+
+    /// Where to read: everything from `offset` on, or of that only what is `wanted`.
+    pub(in super::super) fn pick(&self, offset: Offset, wanted: Option<&[Offset]>) -> Vec<Pick> {
+        let pick = |offset: Offset| Some(Pick { offset, position: self.position(offset)? });
+        match wanted {
+            None => (offset..).map_while(pick).take(READ_RECORDS_MAX).collect(),
+            Some(wanted) => {
+                let from = wanted.partition_point(|one| *one < offset);
+                wanted[from..].iter().map_while(|one| pick(*one)).take(READ_RECORDS_MAX).collect()
+            }
+        }
+    }
+}
+
+/// A record to read.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct Pick {
+    offset: Offset,
+    position: u32,
 }
 
 impl Segment {
@@ -105,36 +135,34 @@ impl Segment {
         Ok(Positions { first: run.first, list: list.into() })
     }
 
-    /// Reads records of `partition` at `positions`, the first of which has offset `from`. Stops at the bounds of one
-    /// event and in front of damage; answers at least one record if there is a position.
+    /// Reads records of `partition`. Stops at the bounds of one event and in front of damage; answers at least one record
+    /// if there is one to read.
     pub(in super::super) fn read(
         &self,
         partition: Partition,
-        from: Offset,
-        positions: &[u32],
+        picks: &[Pick],
     ) -> Result<Vec<StoredRecord>, SegmentFault> {
         let file = self.file().map_err(|source| SegmentFault::Io { path: self.path.clone(), source })?;
         let mut records = Vec::new();
-        let mut bytes = 0;
-        for _ in 0..WINDOWS_MAX {
-            let done = records.len();
-            let rest = &positions[done..positions.len().min(READ_RECORDS_MAX)];
-            if rest.is_empty() || bytes >= READ_BYTES_MAX {
+        let (mut bytes, mut file_bytes) = (0, 0);
+        while let Some(first) = picks.get(records.len()).copied() {
+            if bytes >= READ_BYTES_MAX || file_bytes >= READ_FILE_BYTES_MAX {
                 break;
             }
-            let begin = rest[0];
-            let window = match self.read_window(&file, rest) {
+            let done = records.len();
+            let window = match self.read_window(&file, &picks[done..]) {
                 Ok(window) => window,
                 Err(fault) if records.is_empty() => return Err(fault),
                 Err(_) => break,
             };
-            for (offset, position) in (from + done as u64..).zip(rest) {
-                let Some(frame) = window.get((position - begin) as usize..) else { break };
+            file_bytes += window.len();
+            for pick in &picks[done..] {
+                let Some(frame) = window.get((pick.position - first.position) as usize..) else { break };
                 let cut = body_length(frame).is_ok_and(|length| length + FRAME_PREFIX > frame.len());
                 if cut || frame.len() < FRAME_PREFIX || bytes >= READ_BYTES_MAX {
                     break;
                 }
-                let record = match self.decode_record(frame, *position, partition, offset) {
+                let record = match self.decode_record(frame, *pick, partition) {
                     Ok(record) => record,
                     Err(fault) if records.is_empty() => return Err(fault),
                     Err(_) => return Ok(records),
@@ -147,11 +175,17 @@ impl Segment {
         Ok(records)
     }
 
-    /// The bytes from the first position on: all records that begin within a window, the first one whole.
-    fn read_window(&self, file: &File, positions: &[u32]) -> Result<Vec<u8>, SegmentFault> {
-        let begin = positions[0];
-        let within = positions.partition_point(|position| position - begin < WINDOW_BYTES);
-        let wanted = u64::from(positions[within - 1] - begin) + u64::from(WINDOW_SLACK);
+    /// The bytes from the first position on: records that begin within a window and near each other, the first one whole.
+    fn read_window(&self, file: &File, picks: &[Pick]) -> Result<Vec<u8>, SegmentFault> {
+        let begin = picks[0].position;
+        let mut last = begin;
+        for Pick { position, .. } in picks {
+            if position - begin >= WINDOW_BYTES || position - last > WINDOW_GAP_MAX {
+                break;
+            }
+            last = *position;
+        }
+        let wanted = u64::from(last - begin) + u64::from(WINDOW_SLACK);
         let left = self.bytes().saturating_sub(begin.into());
         let window = self.read_at(file, begin, wanted.min(left))?;
         let first = body_length(&window).map_err(|fault| self.damaged(begin.into(), fault))? + FRAME_PREFIX;
@@ -179,9 +213,8 @@ impl Segment {
     fn decode_record(
         &self,
         bytes: &[u8],
-        position: u32,
+        Pick { offset, position }: Pick,
         partition: Partition,
-        offset: Offset,
     ) -> Result<StoredRecord, SegmentFault> {
         let placed =
             decode_frame(bytes, &self.header).map_err(|fault| self.damaged(position.into(), fault))?;

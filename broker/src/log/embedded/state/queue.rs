@@ -3,7 +3,7 @@
 use crate::log::congestion::Congestion;
 use crate::log::embedded::retained::{Change, Waiting};
 use crate::log::retained::{LoadError, RetainedEntry};
-use crate::log::state::{CommitOutcome, OpenError, StateEntry, StateWrite};
+use crate::log::state::{Commit, CommitOutcome, OpenError, StateEntry};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ pub(super) enum Job {
     Commit {
         group: PartitionGroup,
         generation: u64,
-        writes: Vec<StateWrite>,
+        commit: Commit,
         reply: oneshot::Sender<CommitOutcome>,
     },
     /// Answers when everything that was committed before is synced.

@@ -29,7 +29,7 @@ const FLUSH_PAUSE: Duration = Duration::from_micros(500);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 /// A commit that an owner asks for.
-pub(super) struct Commit {
+pub(super) struct PendingCommit {
     pub(super) writes: Vec<StateWrite>,
     pub(super) reply: oneshot::Sender<CommitOutcome>,
 }
@@ -68,8 +68,8 @@ impl Owner {
     }
 
     /// Serves commits until the writer is dropped.
-    pub(super) fn run(mut self, mut commits: mpsc::Receiver<Commit>) {
-        while let Some(Commit { writes, reply }) = commits.blocking_recv() {
+    pub(super) fn run(mut self, mut commits: mpsc::Receiver<PendingCommit>) {
+        while let Some(PendingCommit { writes, reply }) = commits.blocking_recv() {
             let outcome = self.commit(&writes);
             // An owner that stopped waiting counts it as unknown.
             let _ = reply.send(outcome);

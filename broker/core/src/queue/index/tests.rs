@@ -1,0 +1,141 @@
+//! Blocks against what was noted.
+
+use super::*;
+use crate::attach::SessionNumber;
+use crate::partition::QueueKind;
+use crate::state::hex;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn queue(slot: QueueSlot) -> QueueId {
+    QueueId { kind: QueueKind::Session, name: format!("c{slot}").into(), number: SessionNumber(7) }
+}
+
+fn offsets(block: &Block, queue: &QueueId, from: Offset) -> Vec<Offset> {
+    let mut offsets = Vec::new();
+    block.offsets_of(queue, from, &mut offsets).unwrap();
+    offsets
+}
+
+/// Notes what is wanted and ends the block at `end`.
+fn block(first: Offset, wanted: &BTreeSet<(Offset, QueueSlot)>, end: Offset, names: &[QueueId]) -> Block {
+    let mut open = OpenBlock::new(first);
+    for (offset, slot) in wanted {
+        open.note(*offset, *slot);
+    }
+    open.end(end, |slot| names.get(slot as usize)).unwrap()
+}
+
+proptest! {
+    #[test]
+    fn a_block_lists_for_each_queue_what_was_noted_and_nothing_else(
+        first in prop_oneof![Just(0), Just(u64::MAX - 10_000), 0..1_u64 << 40],
+        notes in proptest::collection::btree_set((0_u64..300, 0_u32..6), 0..400),
+        from in 0_u64..300,
+    ) {
+        let names: Vec<QueueId> = (0..6).map(queue).collect();
+        let wanted = notes.iter().map(|(distance, slot)| (first + distance, *slot)).collect();
+        let block = block(first, &wanted, first + 300, &names);
+
+        for slot in 0..6 {
+            let expected: Vec<Offset> =
+                wanted.iter().filter(|(offset, of)| *of == slot && *offset >= first + from).map(|one| one.0).collect();
+            prop_assert_eq!(offsets(&block, &names[slot as usize], first + from), expected);
+        }
+        prop_assert_eq!(offsets(&block, &queue(7), first), vec![]);
+    }
+
+    #[test]
+    fn damaged_bytes_are_an_error_or_other_offsets_within_the_block_and_never_more(
+        at in 0_usize..64,
+        byte in any::<u8>(),
+    ) {
+        let names = [queue(0), queue(1)];
+        let wanted = (0..200).flat_map(|offset| [(1_000 + 2 * offset, 0), (1_000 + 2 * offset, 1)]).collect();
+        let mut block = block(1_000, &wanted, 1_400, &names);
+        let mut bytes = block.bytes.to_vec();
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        block.bytes = bytes.into();
+
+        for name in &names {
+            let mut found = Vec::new();
+            if block.offsets_of(name, 0, &mut found).is_ok() {
+                prop_assert!(found.iter().all(|offset| (1_000..1_400).contains(offset)));
+            } else {
+                prop_assert_eq!(found, vec![]);
+            }
+        }
+    }
+}
+
+#[test]
+fn format_1_keeps_its_bytes() {
+    let names = [queue(0), queue(1)];
+    let wanted = [(10, 1), (11, 0), (11, 1), (12, 1), (300, 0)].into_iter().collect();
+
+    let block = block(10, &wanted, 400, &names);
+
+    // Version, two queues; c0: kind, name, number, 5 bytes of runs (1, 1), (288, 1); c1: (0, 3).
+    let expected = concat!(
+        "01",
+        "02", //
+        "01",
+        "026330",
+        "0700000000000000",
+        "05",
+        "0101",
+        "a00201", //
+        "01",
+        "026331",
+        "0700000000000000",
+        "02",
+        "0003",
+    );
+    assert_eq!(hex(&block.bytes), expected);
+}
+
+#[test]
+fn another_version_and_an_overlong_run_are_refused() {
+    let with = |bytes: &[u8]| Block { first: 0, end: u64::MAX, bytes: Bytes::copy_from_slice(bytes) };
+    let mut found = Vec::new();
+
+    let other = with(&[2, 0]).offsets_of(&queue(0), 0, &mut found);
+    assert_eq!(other, Err(FormatError::Unknown { field: "block version", value: 2 }));
+
+    let mut long = vec![1, 1, 1, 2, b'c', b'0', 7, 0, 0, 0, 0, 0, 0, 0, 3, 0];
+    long.extend([0x81, 0x20]); // a run of 4,097
+    let overlong = with(&long).offsets_of(&queue(0), 0, &mut found);
+    assert_eq!(overlong, Err(FormatError::Unknown { field: "length of a run", value: 4_097 }));
+    assert_eq!(found, vec![]);
+}
+
+#[test]
+fn a_block_ends_after_its_offsets_or_when_its_notes_take_too_much() {
+    let mut open = OpenBlock::new(100);
+    assert!(!open.is_full(100 + BLOCK_OFFSETS - 1, 0));
+    assert!(open.is_full(100 + BLOCK_OFFSETS, 0));
+
+    let mut slot = 0;
+    while !open.is_full(101, 1) {
+        open.note(100, slot);
+        slot += 1;
+    }
+
+    assert!((NOTES_BYTES_PER_QUEUE..NOTES_BYTES_PER_QUEUE + 8).contains(&(open.notes.len() - NOTES_BYTES)));
+    assert!(!open.is_full(101, 2), "more queues, more room");
+}
+
+#[test]
+fn nothing_is_a_block_of_no_offset_and_a_queue_that_is_gone_is_left_out() {
+    let mut open = OpenBlock::new(5);
+    open.note(5, 0);
+    open.note(5, 1);
+    let name = queue(1);
+
+    let block = open.end(6, |slot| (slot == 1).then_some(&name)).unwrap();
+
+    assert_eq!(offsets(&block, &name, 0), vec![5]);
+    assert_eq!(offsets(&block, &queue(0), 0), vec![]);
+    assert_eq!(open.end(6, |_| None), None, "the next one begins where this one ended");
+}
