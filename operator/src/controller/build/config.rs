@@ -3,14 +3,14 @@
 //! Only what differs from the defaults is written: a newer operator that knows more keys writes the same file for the
 //! same spec, so that upgrading it restarts no broker, and an older broker never meets a key it does not know.
 
+mod settings;
+
 use crate::controller::validate::ValidatedCluster;
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use tidemill_contract::config::{
-    self, Config, Coordination, Kafka, Limits, Membership, Mqtt, PeerTls, Peers, Protocol,
-};
+use tidemill_contract::config::{self, Config, Coordination, Kafka, Membership, PeerTls, Peers, Protocol};
 use tidemill_contract::{names, ports};
 use tidemill_crds::{Auth, ListenerProtocol, MqttClusterSpec};
 use xxhash_rust::xxh3::xxh3_128;
@@ -57,8 +57,8 @@ pub(crate) fn broker_config(namespace: &str, name: &str, spec: &MqttClusterSpec,
     if let Some(seconds) = spec.sessions.as_ref().and_then(|sessions| sessions.max_expiry_secs) {
         config.sessions.max_expiry_secs = seconds;
     }
-    config.mqtt = mqtt(spec);
-    config.limits = limits(spec);
+    config.mqtt = settings::mqtt(spec);
+    config.limits = settings::limits(spec);
     config
 }
 
@@ -93,32 +93,6 @@ fn peers() -> Peers {
             certificate_file: file(format!("${{{}}}.crt", names::ENV_MEMBER)),
             key_file: file(format!("${{{}}}.key", names::ENV_MEMBER)),
         },
-    }
-}
-
-fn mqtt(spec: &MqttClusterSpec) -> Mqtt {
-    let wanted = spec.mqtt.clone().unwrap_or_default();
-    let default = Mqtt::default();
-    Mqtt {
-        maximum_keep_alive_secs: wanted.maximum_keep_alive_secs,
-        response_information: wanted.response_information,
-        check_payload_format: wanted.check_payload_format.unwrap_or(default.check_payload_format),
-        sys_interval_secs: wanted.sys_interval_secs.unwrap_or(default.sys_interval_secs),
-    }
-}
-
-fn limits(spec: &MqttClusterSpec) -> Limits {
-    let wanted = spec.limits.clone().unwrap_or_default();
-    let default = Limits::default();
-    Limits {
-        maximum_packet_bytes: wanted.maximum_packet_bytes.unwrap_or(default.maximum_packet_bytes),
-        connections: wanted.connections.unwrap_or(default.connections),
-        receive_maximum: wanted.receive_maximum.unwrap_or(default.receive_maximum),
-        in_flight: wanted.in_flight.unwrap_or(default.in_flight),
-        mailbox_messages: wanted.mailbox_messages.unwrap_or(default.mailbox_messages),
-        mailbox_bytes: wanted.mailbox_bytes.unwrap_or(default.mailbox_bytes),
-        subscriptions: wanted.subscriptions.unwrap_or(default.subscriptions),
-        retained_bytes: wanted.retained_bytes.unwrap_or(default.retained_bytes),
     }
 }
 
@@ -188,61 +162,4 @@ pub(crate) fn build_config_map(cluster: &ValidatedCluster) -> ConfigMap {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::controller::fixtures::{embedded_cluster, kafka_cluster};
-    use crate::controller::validate::validate;
-
-    #[test]
-    fn the_file_reads_back_as_the_config_it_was_made_from() {
-        for cluster in [kafka_cluster(), embedded_cluster()] {
-            let cluster = validate(&cluster).unwrap();
-            let file = build_config_map(&cluster).data.unwrap().remove(CONFIG_FILE).unwrap();
-
-            let read: Config = serde_saphyr::from_str(&file).unwrap();
-
-            assert_eq!(read, cluster.config, "{file}");
-        }
-    }
-
-    #[test]
-    fn a_default_is_not_written_and_a_choice_is() {
-        let mut cluster = kafka_cluster();
-        let plain = config_document(&validate(&cluster).unwrap().config);
-        cluster.spec.limits =
-            Some(tidemill_crds::Limits { in_flight: Some(7), ..tidemill_crds::Limits::default() });
-        cluster.spec.mqtt = Some(tidemill_crds::Mqtt {
-            maximum_keep_alive_secs: Some(60),
-            response_information: Some("answers/{clientId}".into()),
-            check_payload_format: Some(true),
-            sys_interval_secs: Some(0),
-        });
-        let chosen = config_document(&validate(&cluster).unwrap().config);
-
-        assert_eq!((plain.get("limits"), plain.get("mqtt")), (None, None));
-        assert_eq!(chosen["limits"], serde_json::json!({"inFlight": 7}));
-        assert_eq!(
-            chosen["mqtt"],
-            serde_json::json!({
-                "maximumKeepAliveSecs": 60,
-                "responseInformation": "answers/{clientId}",
-                "checkPayloadFormat": true,
-                "sysIntervalSecs": 0,
-            })
-        );
-        assert_eq!(
-            plain["kafka"]["partitions"], 32,
-            "fixed numbers are written even where they are the default"
-        );
-    }
-
-    #[test]
-    fn another_limit_is_another_hash() {
-        let mut cluster = kafka_cluster();
-        let before = config_hash(&validate(&cluster).unwrap().config);
-        cluster.spec.limits =
-            Some(tidemill_crds::Limits { in_flight: Some(7), ..tidemill_crds::Limits::default() });
-
-        assert_ne!(before, config_hash(&validate(&cluster).unwrap().config));
-    }
-}
+mod tests;
