@@ -2,7 +2,9 @@
 
 pub(crate) mod kafka;
 pub(crate) mod listener;
+pub(crate) mod sessions;
 pub(crate) mod settings;
+pub(crate) mod shared;
 pub(crate) mod status;
 
 use k8s_openapi::api::core::v1::ResourceRequirements;
@@ -10,7 +12,9 @@ use kafka::{Embedded, Kafka};
 use kube::{CustomResource, KubeSchema};
 use listener::Listener;
 use serde::{Deserialize, Serialize};
-use settings::{Auth, Limits, Membership, Mqtt, Sessions, Storage};
+use sessions::Sessions;
+use settings::{Auth, Limits, Membership, Mqtt, Storage};
+use shared::SharedSubscriptions;
 use status::MqttClusterStatus;
 
 /// A cluster of Tidemill MQTT brokers.
@@ -67,6 +71,9 @@ use status::MqttClusterStatus;
     validation = Rule::new("has(self.embedded) || !has(self.limits) || !has(self.limits.retainedBytes)")
         .message("retainedBytes is only for embedded: with kafka nothing is retained yet")
         .field_path(".limits.retainedBytes"),
+    validation = Rule::new("has(self.embedded) || !has(self.sharedSubscriptions)")
+        .message("sharedSubscriptions is only for embedded: with kafka shared subscriptions are not served yet")
+        .field_path(".sharedSubscriptions"),
     validation = Rule::new("!has(self.embedded) || (has(self.storage) == has(oldSelf.storage) && (!has(self.storage) || self.storage == oldSelf.storage))")
         .message("storage of an embedded cluster cannot change yet: its volume claim is immutable")
         .field_path(".storage")
@@ -103,12 +110,20 @@ pub struct MqttClusterSpec {
     /// Persistent sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sessions: Option<Sessions>,
+    /// How the members of shared subscriptions share: by `strategy`, unless `groups` names their group. Only with
+    /// `embedded`: several brokers do not serve them yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_subscriptions: Option<SharedSubscriptions>,
     /// What MQTT leaves to the brokers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mqtt: Option<Mqtt>,
     /// Bounds of every broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
+    /// Threads of every broker that serve connections. Default: one up to two cores, else cores - 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1024))]
+    pub threads: Option<u16>,
     /// Lease timings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub membership: Option<Membership>,

@@ -9,9 +9,11 @@
 mod cluster;
 mod definition;
 
-pub use cluster::kafka::{Embedded, Kafka, TopicManagement};
+pub use cluster::kafka::{Durability, Embedded, Kafka, TopicManagement};
 pub use cluster::listener::{Listener, ListenerProtocol, ListenerService, ServiceType};
-pub use cluster::settings::{Auth, Limits, Membership, Mqtt, Sessions, Storage};
+pub use cluster::sessions::{QueuePolicy, SessionQueue, Sessions};
+pub use cluster::settings::{Auth, Limits, Membership, Mqtt, Storage};
+pub use cluster::shared::{SharedGroup, SharedStrategy, SharedSubscriptions};
 pub use cluster::status::{Endpoint, MemberStatus, MqttClusterStatus, PartitionGroupsStatus, condition};
 pub use cluster::{MqttCluster, MqttClusterSpec};
 pub use definition::{mqtt_cluster_definition, mqtt_cluster_yaml};

@@ -65,7 +65,10 @@ pub enum TopicManagement {
 #[x_kube(
     validation = Rule::new("self.partitionGroups <= self.partitions")
         .message("partitionGroups must not exceed partitions")
-        .field_path(".partitionGroups")
+        .field_path(".partitionGroups"),
+    validation = Rule::new("!has(self.syncIntervalMs) || (has(self.durability) && self.durability == 'interval')")
+        .message("syncIntervalMs only has a meaning with durability: interval")
+        .field_path(".syncIntervalMs")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Embedded {
@@ -79,6 +82,27 @@ pub struct Embedded {
     #[schemars(range(min = 1, max = 64))]
     #[x_kube(validation = Rule::new("self == oldSelf").message("partitionGroups cannot change"))]
     pub partition_groups: u16,
+    /// When a message is safe. Default: `fsync`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<Durability>,
+    /// Milliseconds between two syncs, 1 to 60,000. Only with `durability: interval`. Default: 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 60_000))]
+    pub sync_interval_ms: Option<u32>,
+}
+
+/// When a message is safe, and with it what a power cut can take: `fsync` nothing that was acknowledged, `interval`
+/// what came since the last sync, `none` what the system had not written to the disk. Default: `fsync`.
+// What describes an optional enum in the definition is the description of its type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// When it is synced.
+    Fsync,
+    /// When it is written; it is synced every `syncIntervalMs`.
+    Interval,
+    /// When it is written; the system decides when it reaches the disk.
+    None,
 }
 
 fn default_replication_factor() -> i16 {

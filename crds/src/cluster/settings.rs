@@ -15,16 +15,6 @@ pub struct Auth {
     pub anonymous: bool,
 }
 
-/// Persistent sessions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct Sessions {
-    /// Longest session expiry in seconds; also the expiry of 3.1.1 sessions. Default: 7 days.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 4_294_967_295_u32))]
-    pub max_expiry_secs: Option<u32>,
-}
-
 /// What MQTT leaves to the brokers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "camelCase")]

@@ -7,7 +7,7 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
 use tidemill_contract::names;
@@ -37,7 +37,88 @@ pub(crate) fn embedded_cluster() -> MqttCluster {
     )
 }
 
-fn cluster(name: &str, spec: serde_json::Value) -> MqttCluster {
+/// The spec of `base` with the keys of `more`.
+pub(crate) fn with(base: MqttCluster, more: Value) -> MqttCluster {
+    let mut document = serde_json::to_value(base).unwrap();
+    document["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    serde_json::from_value(document).unwrap()
+}
+
+/// Something else than the default at every key of the config file that a cluster of either kind may have.
+fn choices() -> Value {
+    json!({
+        "sessions": {
+            "maxExpirySecs": 86_400,
+            "queue": {
+                "messages": 50_000,
+                "bytes": 67_108_864,
+                "ageSecs": 43_200,
+                "policy": "deadLetter",
+                "deadLetterTopic": "lost/{clientId}",
+            },
+            "parkAfterSecs": 600,
+            "maxDeliveries": 5,
+            "replayPerSession": 1_000,
+            "replayTotal": 20_000,
+        },
+        "mqtt": {
+            "maximumKeepAliveSecs": 60,
+            "responseInformation": "answers/{clientId}",
+            "checkPayloadFormat": true,
+            "sysIntervalSecs": 30,
+        },
+        "limits": {
+            "maximumPacketBytes": 65_536,
+            "connections": 20_000,
+            "receiveMaximum": 200,
+            "inFlight": 50,
+            "mailboxMessages": 500,
+            "mailboxBytes": 262_144,
+            "subscriptions": 100,
+        },
+        "threads": 3,
+    })
+}
+
+/// [`kafka_cluster`] with every choice that it has.
+pub(crate) fn chosen_kafka_cluster() -> MqttCluster {
+    let own = json!({
+        "kafka": {
+            "bootstrapServers": "kafka:9092",
+            "topicPrefix": "iot",
+            "replicationFactor": 5,
+            "minInSyncReplicas": 3,
+            "partitions": 64,
+            "partitionGroups": 8,
+        },
+        "membership": {
+            "renewIntervalSecs": 5,
+            "stopAfterSecs": 15,
+            "leaseDurationSecs": 20,
+            "strictIdentity": true,
+        },
+    });
+    with(with(kafka_cluster(), choices()), own)
+}
+
+/// [`embedded_cluster`] with every choice that it has.
+pub(crate) fn chosen_embedded_cluster() -> MqttCluster {
+    let mut own = json!({
+        "embedded": {"partitions": 8, "partitionGroups": 4, "durability": "interval", "syncIntervalMs": 20},
+        "sharedSubscriptions": {
+            "strategy": "leastInFlight",
+            "groups": [
+                {"name": "orders-eu", "strategy": "sticky"},
+                {"name": "orders-*", "strategy": "hashTopic"},
+            ],
+        },
+        "limits": choices()["limits"],
+    });
+    own["limits"]["retainedBytes"] = json!(1_073_741_824);
+    with(with(embedded_cluster(), choices()), own)
+}
+
+fn cluster(name: &str, spec: Value) -> MqttCluster {
     serde_json::from_value(json!({
         "apiVersion": "tidemill.dev/v1alpha1",
         "kind": "MqttCluster",
@@ -129,6 +210,18 @@ pub(crate) fn healthy(replicas: i32) -> Observed {
         stateful_set: Some(stateful_set),
         ..Observed::default()
     }
+}
+
+/// The documents of `deploy/samples`, each with its path.
+pub(crate) fn samples() -> Vec<(String, Value)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/samples");
+    let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths
+        .map(|path| {
+            let document = serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            (path.display().to_string(), document)
+        })
+        .collect()
 }
 
 /// Compares with a file of `tests/golden`, or writes it when `TIDEMILL_UPDATE_GOLDEN` is set.

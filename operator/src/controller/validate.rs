@@ -248,7 +248,8 @@ impl ValidatedCluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::fixtures::{embedded_cluster, kafka_cluster};
+    use crate::controller::fixtures::{embedded_cluster, kafka_cluster, with};
+    use serde_json::json;
 
     #[test]
     fn a_missing_auth_choice_is_refused_in_plain_words() {
@@ -303,6 +304,38 @@ mod tests {
         assert_eq!(validate(&alone).unwrap().config.limits.retained_bytes, 1_000);
         let refusal = validate(&shared).unwrap_err();
         assert!(refusal.to_string().contains("limits.retainedBytes"), "{refusal}");
+    }
+
+    #[test]
+    fn a_choice_that_brokers_do_not_take_is_refused_by_its_key() {
+        let dead_letters = |topic: &str| json!({"sessions": {"queue": {"deadLetterTopic": topic}}});
+        let groups = |first: &str, second: &str| {
+            let group = |name: &str| json!({"name": name, "strategy": "sticky"});
+            json!({"sharedSubscriptions": {"groups": [group(first), group(second)]}})
+        };
+        let cases = [
+            (json!({"threads": 0}), "threads"),
+            (json!({"threads": 1025}), "threads"),
+            (json!({"embedded": {"syncIntervalMs": 5}}), "embedded.syncIntervalMs"),
+            (json!({"embedded": {"durability": "none", "syncIntervalMs": 5}}), "embedded.syncIntervalMs"),
+            (
+                json!({"embedded": {"durability": "interval", "syncIntervalMs": 60_001}}),
+                "embedded.syncIntervalMs",
+            ),
+            (dead_letters("lost/#"), "sessions.queue.deadLetterTopic"),
+            (dead_letters("$SYS/lost"), "sessions.queue.deadLetterTopic"),
+            (dead_letters(&"é".repeat(513)), "sessions.queue.deadLetterTopic"),
+            (groups("a/b", "c"), "sharedSubscriptions.groups.name"),
+            (groups("a", "a"), "sharedSubscriptions.groups.name"),
+            (groups("a*", "ab*"), "sharedSubscriptions.groups.name"),
+        ];
+
+        for (choice, key) in cases {
+            let refusal = validate(&with(embedded_cluster(), choice)).unwrap_err().to_string();
+            assert!(refusal.starts_with(key), "{key}: {refusal}");
+        }
+        let on_kafka = validate(&with(kafka_cluster(), groups("a", "b"))).unwrap_err().to_string();
+        assert!(on_kafka.starts_with("sharedSubscriptions"), "{on_kafka}");
     }
 
     #[test]

@@ -51,14 +51,13 @@ pub(crate) fn broker_config(namespace: &str, name: &str, spec: &MqttClusterSpec,
         config.peers = Some(peers());
     }
     if let Some(embedded) = &spec.embedded {
-        config.embedded.partitions = embedded.partitions;
-        config.embedded.partition_groups = embedded.partition_groups;
+        config.embedded = settings::embedded(embedded);
     }
-    if let Some(seconds) = spec.sessions.as_ref().and_then(|sessions| sessions.max_expiry_secs) {
-        config.sessions.max_expiry_secs = seconds;
-    }
+    config.sessions = settings::sessions(spec);
+    config.shared_subscriptions = settings::shared_subscriptions(spec);
     config.mqtt = settings::mqtt(spec);
     config.limits = settings::limits(spec);
+    config.threads = spec.threads;
     config
 }
 

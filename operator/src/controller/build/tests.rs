@@ -3,7 +3,10 @@
 
 use super::*;
 use crate::controller::dereference::Observed;
-use crate::controller::fixtures::{assert_golden, embedded_cluster, identity, kafka_cluster, now};
+use crate::controller::fixtures::{
+    assert_golden, chosen_embedded_cluster, chosen_kafka_cluster, embedded_cluster, identity, kafka_cluster,
+    now,
+};
 use crate::controller::plan::plan;
 use crate::controller::validate::validate;
 use serde::Serialize;
@@ -44,6 +47,17 @@ fn a_cluster_on_kafka_is_built_as_checked_in() {
 #[test]
 fn an_embedded_cluster_is_built_as_checked_in() {
     assert_golden("embedded.yaml", &documents(&built(&embedded_cluster())));
+}
+
+/// The resource, and the config that its brokers get.
+fn resource_and_config(cluster: &MqttCluster) -> String {
+    document(cluster) + &document(&built(cluster).config_map)
+}
+
+#[test]
+fn every_choice_of_the_user_goes_into_the_config_as_checked_in() {
+    assert_golden("kafka-choices.yaml", &resource_and_config(&chosen_kafka_cluster()));
+    assert_golden("embedded-choices.yaml", &resource_and_config(&chosen_embedded_cluster()));
 }
 
 #[test]

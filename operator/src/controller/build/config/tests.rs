@@ -1,10 +1,16 @@
+mod keys;
+
 use super::*;
-use crate::controller::fixtures::{embedded_cluster, kafka_cluster};
+use crate::controller::fixtures::{
+    chosen_embedded_cluster, chosen_kafka_cluster, embedded_cluster, kafka_cluster, samples,
+};
 use crate::controller::validate::validate;
+use std::collections::BTreeSet;
+use tidemill_crds::MqttCluster;
 
 #[test]
 fn the_file_reads_back_as_the_config_it_was_made_from() {
-    for cluster in [kafka_cluster(), embedded_cluster()] {
+    for cluster in [kafka_cluster(), embedded_cluster(), chosen_kafka_cluster(), chosen_embedded_cluster()] {
         let cluster = validate(&cluster).unwrap();
         let file = build_config_map(&cluster).data.unwrap().remove(CONFIG_FILE).unwrap();
 
@@ -50,4 +56,66 @@ fn another_limit_is_another_hash() {
         Some(tidemill_crds::Limits { in_flight: Some(7), ..tidemill_crds::Limits::default() });
 
     assert_ne!(before, config_hash(&validate(&cluster).unwrap().config));
+}
+
+fn spec_document(cluster: &MqttCluster) -> Value {
+    serde_json::to_value(&cluster.spec).unwrap()
+}
+
+#[test]
+fn every_choice_of_the_user_is_in_the_file_under_its_key() {
+    let shared = keys::shared_keys();
+    let mut chosen = BTreeSet::new();
+    for cluster in [chosen_kafka_cluster(), chosen_embedded_cluster()] {
+        let written = keys::values(&config_document(&validate(&cluster).unwrap().config));
+        for (key, choice) in keys::values(&spec_document(&cluster)) {
+            if shared.contains(&key) {
+                assert_eq!(written.get(&key), Some(&choice), "{key}");
+                chosen.insert(key);
+            }
+        }
+    }
+
+    assert_eq!(chosen, shared, "the fixtures choose something at every key");
+}
+
+#[test]
+fn a_number_below_what_the_definition_allows_is_refused_with_its_key() {
+    let (shared, schema) = (keys::shared_keys(), keys::spec_schema());
+    let minimum_of = |key: &str| {
+        let path = key.replace("[]", "/items").replace('.', "/properties/");
+        schema.pointer(&format!("/properties/{path}"))?.get("minimum")?.as_i64()
+    };
+    let mut refused = 0;
+    for cluster in [chosen_kafka_cluster(), chosen_embedded_cluster()] {
+        for key in keys::values(&spec_document(&cluster)).into_keys().filter(|key| shared.contains(key)) {
+            let Some(minimum) = minimum_of(&key).filter(|minimum| *minimum > 0) else { continue };
+            let mut document = serde_json::to_value(&cluster).unwrap();
+            *document.pointer_mut(&format!("/spec/{}", key.replace('.', "/"))).unwrap() =
+                (minimum - 1).into();
+
+            let refusal = validate(&serde_json::from_value(document).unwrap()).unwrap_err().to_string();
+
+            assert!(refusal.contains(key.rsplit('.').next().unwrap()), "{key}: {refusal}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 40, "{refused}");
+}
+
+#[test]
+fn every_sample_is_a_cluster_that_can_be_built() {
+    let known = keys::resource_keys();
+    for (path, mut document) in samples() {
+        for key in keys::values(&document["spec"]).keys() {
+            assert!(known.contains_key(key), "{path}: {key} is no key");
+        }
+        for (key, value) in [("namespace", "messaging"), ("uid", "11111111-2222-3333-4444-555555555555")] {
+            document["metadata"][key] = value.into();
+        }
+
+        let refusal = validate(&serde_json::from_value(document).unwrap()).err();
+
+        assert_eq!(refusal, None, "{path}");
+    }
 }
