@@ -133,6 +133,49 @@ async fn a_new_cluster_is_let_in_or_refused_with_a_plain_reason() -> anyhow::Res
 }
 
 #[tokio::test]
+async fn choices_that_brokers_do_not_take_are_refused_by_their_key() -> anyhow::Result<()> {
+    let clusters = clusters().await?;
+    let kafka = |changes: &[(&str, Value)]| changed(kafka_spec(), changes);
+    let embedded = |changes: &[(&str, Value)]| changed(embedded_spec(), changes);
+    let dead_letters = |topic: &str| kafka(&[("sessions", json!({"queue": {"deadLetterTopic": topic}}))]);
+    let groups = |names: &[&str]| {
+        let groups: Vec<_> = names.iter().map(|name| json!({"name": name, "strategy": "sticky"})).collect();
+        embedded(&[("sharedSubscriptions", json!({"strategy": "random", "groups": groups}))])
+    };
+
+    let interval = json!({"durability": "interval", "syncIntervalMs": 20});
+    let queue = json!({"messages": 1_099_511_627_776_u64, "bytes": 1, "ageSecs": 60, "policy": "dropNewest"});
+    let accepted = [
+        embedded(&[("embedded", interval), ("threads", json!(1024))]),
+        kafka(&[("sessions", json!({"queue": queue, "maxDeliveries": 3, "replayTotal": 4_294_967_295_u32}))]),
+        dead_letters("$dead/{clientId}"),
+        groups(&["orders-eu", "orders-*"]),
+    ];
+    for spec in &accepted {
+        dry_run(&clusters, "chosen", spec).await.map_err(anyhow::Error::msg)?;
+    }
+
+    let refused = [
+        (embedded(&[("embedded/durability", json!("always"))]), "spec.embedded.durability"),
+        (embedded(&[("embedded/syncIntervalMs", json!(20))]), "only has a meaning with durability: interval"),
+        (kafka(&[("threads", json!(0))]), "spec.threads"),
+        (kafka(&[("sessions", json!({"queue": {"messages": 0}}))]), "spec.sessions.queue.messages"),
+        (kafka(&[("sessions", json!({"queue": {"policy": "drop"}}))]), "spec.sessions.queue.policy"),
+        (kafka(&[("sessions", json!({"maxDeliveries": 0}))]), "spec.sessions.maxDeliveries"),
+        (dead_letters("lost/#"), "deadLetterTopic must be a topic name"),
+        (dead_letters("$SYS/lost"), "deadLetterTopic must be a topic name"),
+        (dead_letters(&"é".repeat(513)), "deadLetterTopic must have at most 1024 bytes"),
+        (groups(&["a/b"]), "a ShareName has no /, + or #"),
+        (groups(&["a", "a"]), "two groups of sharedSubscriptions have the same name"),
+        (kafka(&[("sharedSubscriptions", json!({}))]), "sharedSubscriptions is only for embedded"),
+    ];
+    for (spec, words) in &refused {
+        assert_refused(&clusters, "refused", spec, words).await;
+    }
+    Ok(())
+}
+
+#[tokio::test]
 async fn what_must_not_change_cannot_be_changed_not_even_in_two_steps() -> anyhow::Result<()> {
     let clusters = clusters().await?;
     let params = PatchParams::apply("tidemill-rules").force();
