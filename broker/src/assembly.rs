@@ -27,6 +27,7 @@ use std::time::Duration;
 use storage::{Storage, StorageError};
 use tidemill_contract::config::Config;
 use tidemill_core::partition::{Partitioning, PartitioningError};
+use tidemill_core::queue::index::BLOCK_OFFSETS;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -107,6 +108,7 @@ fn wire(
         trim_interval: TRIM_INTERVAL,
         subscriptions_max: usize::try_from(config.limits.subscriptions).unwrap_or(usize::MAX),
         queues: queues::rules(&config.sessions, surroundings.now_ms()),
+        index_block_offsets: BLOCK_OFFSETS,
         log,
         state,
         hosts: Arc::new(node.directory().clone()),

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::member::{Member, MemberId, OwnerEpoch};
-use tidemill_core::partition::{PartitionGroup, Partitioning};
+use tidemill_core::partition::{Offset, PartitionGroup, Partitioning};
 use tidemill_core::queue::limits::QueueLimits;
 use tidemill_core::queue::pace::TokenBucket;
 
@@ -71,6 +71,8 @@ pub struct OwnerParts {
     pub subscriptions_max: usize,
     /// What queues may hold, and how fast they are served.
     pub queues: QueueRules,
+    /// Offsets of one block of the index, if the state keeps one.
+    pub index_block_offsets: Offset,
     /// The records.
     pub log: Arc<dyn Log>,
     /// The state.

@@ -3,13 +3,14 @@
 use super::world::{Client, World, options, payloads, request, subscription};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
-use tidemill_broker::log::memory::Offsets;
 use tidemill_core::attach::{AttachRequest, ConnectionEpoch};
 use tidemill_core::packet::QoS;
+use tidemill_core::partition::Offset;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Publish(u8),
+    /// So many, to one of the two topics.
+    Publish(u8, bool),
     Attach(u8),
     Detach(u8),
     /// Every n-th of what was delivered is acknowledged, oldest or newest first.
@@ -20,11 +21,17 @@ enum Step {
 }
 
 const CLIENTS: u8 = 3;
+/// What each of them is subscribed to.
+const FILTERS: [&str; 3] = ["a/+", COMMON, RARE];
+const COMMON: &str = "a/common";
+const RARE: &str = "a/rare";
+/// Offsets of one block of the index: many end within a test.
+const INDEX_BLOCK: Offset = 7;
 
 fn step() -> impl Strategy<Value = Step> {
     let client = || 0..CLIENTS;
     prop_oneof![
-        6 => (1_u8..40).prop_map(Step::Publish),
+        6 => (1_u8..40, any::<bool>()).prop_map(|(count, is_rare)| Step::Publish(count, is_rare)),
         3 => client().prop_map(Step::Attach),
         2 => client().prop_map(Step::Detach),
         3 => (client(), 1_u8..4, any::<bool>()).prop_map(|(client, nth, newest)| Step::Ack(client, nth, newest)),
@@ -48,16 +55,17 @@ struct Model {
     world: World,
     clients: BTreeMap<u8, Client>,
     seen: BTreeMap<u8, Seen>,
-    published: Vec<String>,
+    /// Topic and payload.
+    published: Vec<(&'static str, String)>,
     epoch: u32,
 }
 
 impl Model {
     async fn new() -> Self {
-        let world = World::with_offsets(Offsets::WithGaps).await;
-        for number in 0..CLIENTS {
+        let world = World::with_blocks_of(INDEX_BLOCK).await;
+        for (number, filter) in (0..CLIENTS).zip(FILTERS) {
             let client = world.attach(request(&number.to_string())).await.unwrap();
-            let asked = vec![subscription("a/+", options(QoS::AtLeastOnce))];
+            let asked = vec![subscription(filter, options(QoS::AtLeastOnce))];
             assert!(!world.subscribe(&client, asked).await.unwrap()[0].is_failure());
             world.detach(&client).await;
         }
@@ -66,11 +74,12 @@ impl Model {
 
     async fn apply(mut self, step: Step) -> Self {
         match step {
-            Step::Publish(count) => {
+            Step::Publish(count, is_rare) => {
+                let topic = if is_rare { RARE } else { COMMON };
                 for _ in 0..count {
                     let text = self.published.len().to_string();
-                    self.world.publish_text("a/b", &text).await;
-                    self.published.push(text);
+                    self.world.publish_text(topic, &text).await;
+                    self.published.push((topic, text));
                 }
             }
             Step::Attach(number) => self.attach(number, 5).await,
@@ -140,8 +149,10 @@ impl Model {
             self.attach(number, u16::MAX).await;
             let client = self.clients[&number].clone();
             let seen = self.seen.entry(number).or_default();
-            let missing: Vec<_> =
-                self.published.iter().filter(|text| !seen.known.contains(*text)).cloned().collect();
+            let filter = FILTERS[usize::from(number)];
+            let wanted = self.published.iter().filter(|(topic, _)| filter == "a/+" || filter == *topic);
+            let wanted: Vec<_> = wanted.map(|(_, text)| text.clone()).collect();
+            let missing: Vec<_> = wanted.iter().filter(|text| !seen.known.contains(*text)).cloned().collect();
             let hosts = self.world.hosts.clone();
             let is_complete = || {
                 let got: BTreeSet<_> =
@@ -150,7 +161,7 @@ impl Model {
             };
             self.world.until(is_complete).await;
             self.note(number, &client);
-            assert_eq!(self.seen[&number].first, self.published, "client {number}");
+            assert_eq!(self.seen[&number].first, wanted, "client {number}");
         }
         assert_eq!(self.world.metrics.records_lost.get(), 0);
     }

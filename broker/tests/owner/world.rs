@@ -22,6 +22,7 @@ use tidemill_core::member::OwnerEpoch;
 use tidemill_core::message::Message;
 use tidemill_core::packet::{PacketId, QoS, RetainHandling, SubscriptionOptions, Version};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning, QueueKind};
+use tidemill_core::queue::index::BLOCK_OFFSETS;
 use tidemill_core::record::{Origin, Record, RecordBody};
 use tidemill_core::session::in_flight::{InFlight, Intent};
 use tidemill_core::topic::{SubscriptionTarget, TopicName};
@@ -44,6 +45,7 @@ pub(crate) struct World {
     pub(crate) metrics: OwnerMetrics,
     pub(crate) dead: Arc<DeadLetterTopic>,
     rules: QueueRules,
+    index_block: Offset,
     pub(crate) owner: Arc<OwnerService>,
     pub(crate) partitioning: Partitioning,
     commands: mpsc::Sender<GroupCommand>,
@@ -109,15 +111,20 @@ impl World {
     }
 
     pub(crate) async fn with_offsets(offsets: Offsets) -> Self {
-        Self::started(offsets, QueueRules::default()).await
+        Self::started(offsets, (QueueRules::default(), BLOCK_OFFSETS)).await
+    }
+
+    /// As [`Self::new`], with blocks of the index that small.
+    pub(crate) async fn with_blocks_of(offsets: Offset) -> Self {
+        Self::started(Offsets::WithGaps, (QueueRules::default(), offsets)).await
     }
 
     /// As [`Self::new`], with rules for the queues.
     pub(crate) async fn with_rules(rules: QueueRules) -> Self {
-        Self::started(Offsets::WithGaps, rules).await
+        Self::started(Offsets::WithGaps, (rules, BLOCK_OFFSETS)).await
     }
 
-    async fn started(offsets: Offsets, rules: QueueRules) -> Self {
+    async fn started(offsets: Offsets, rules: (QueueRules, Offset)) -> Self {
         let log = MemoryLog::new(Partitioning::new(2, 1).unwrap(), offsets);
         let world = Self::with_rules_on(Arc::new(log), Arc::default(), Arc::default(), rules);
         world.start(1).await;
@@ -126,14 +133,14 @@ impl World {
 
     /// An owner that has started nothing yet.
     pub(crate) fn on(log: Arc<MemoryLog>, around: Arc<Around>, routes: Arc<Routes>) -> Self {
-        Self::with_rules_on(log, around, routes, QueueRules::default())
+        Self::with_rules_on(log, around, routes, (QueueRules::default(), BLOCK_OFFSETS))
     }
 
     fn with_rules_on(
         log: Arc<MemoryLog>,
         around: Arc<Around>,
         routes: Arc<Routes>,
-        rules: QueueRules,
+        (rules, index_block): (QueueRules, Offset),
     ) -> Self {
         let partitioning = Partitioning::new(2, 1).unwrap();
         let hosts = Arc::new(Hosts::default());
@@ -146,6 +153,7 @@ impl World {
             trim_interval: TRIM_INTERVAL,
             subscriptions_max: 100,
             queues: rules.clone(),
+            index_block_offsets: index_block,
             log: log.clone(),
             state: log.clone(),
             hosts: hosts.clone(),
@@ -166,6 +174,7 @@ impl World {
             metrics,
             dead,
             rules,
+            index_block,
             owner,
             partitioning,
             commands,
@@ -194,7 +203,8 @@ impl World {
         assert!(within(&mut self.task).await.unwrap_err().is_cancelled());
         let log = Arc::new(self.log.another_broker());
         let (around, routes) = (self.around.clone(), self.routes.clone());
-        let world = Self::with_rules_on(log, around, routes, self.rules.clone());
+        let rules = (self.rules.clone(), self.index_block);
+        let world = Self::with_rules_on(log, around, routes, rules);
         world.start(epoch).await;
         world
     }

@@ -16,7 +16,7 @@ use crate::state::key::{read_queue, write_queue};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Offsets of one block.
+/// Offsets of one block, at most.
 pub const BLOCK_OFFSETS: Offset = 4_096;
 /// Bytes that a block which is being made may take before it ends early ...
 const NOTES_BYTES: usize = 256 << 10;
@@ -102,15 +102,17 @@ fn write_runs(first: Offset, offsets: &[Offset]) -> Bytes {
 #[derive(Debug)]
 pub struct OpenBlock {
     first: Offset,
+    /// How many offsets it speaks for.
+    offsets: Offset,
     last: (Offset, QueueSlot),
     notes: Writer,
 }
 
 impl OpenBlock {
-    /// Speaks for offsets from `first` on.
+    /// Speaks for `offsets` of them from `first` on, at most for [`BLOCK_OFFSETS`].
     #[must_use]
-    pub fn new(first: Offset) -> Self {
-        Self { first, last: (first, 0), notes: Writer::default() }
+    pub fn new(first: Offset, offsets: Offset) -> Self {
+        Self { first, offsets: offsets.min(BLOCK_OFFSETS), last: (first, 0), notes: Writer::default() }
     }
 
     /// Whether it lists nothing.
@@ -133,14 +135,14 @@ impl OpenBlock {
     /// Whether it ends at `head`, in a partition of `queues`.
     #[must_use]
     pub fn is_full(&self, head: Offset, queues: usize) -> bool {
-        head.saturating_sub(self.first) >= BLOCK_OFFSETS
+        head.saturating_sub(self.first) >= self.offsets
             || self.notes.len() > NOTES_BYTES + queues.saturating_mul(NOTES_BYTES_PER_QUEUE)
     }
 
     /// Ends it at `end` and begins the next one there. `name` answers the queue in a slot; what a queue that is gone
     /// would have got is left out. `None` if it speaks for nothing.
     pub fn end<'a>(&mut self, end: Offset, name: impl Fn(QueueSlot) -> Option<&'a QueueId>) -> Option<Block> {
-        let ended = std::mem::replace(self, Self::new(end));
+        let ended = std::mem::replace(self, Self::new(end, self.offsets));
         if end <= ended.first {
             return None;
         }

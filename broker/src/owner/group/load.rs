@@ -163,7 +163,7 @@ async fn open(
     let Built { epoch, mut partitions, wills } =
         aside(move || build(stored, &bounds, lease_epoch, (limits, &refused))).await?;
     if parts.state.index().is_some() {
-        partitions.values_mut().for_each(|run| run.queues.keep_index());
+        partitions.values_mut().for_each(|run| run.queues.keep_index(parts.index_block_offsets));
     }
     let served = partitions.values().filter(|run| !run.is_refused());
     let mut writes: Vec<StateWrite> = served

@@ -19,7 +19,7 @@ fn offsets(block: &Block, queue: &QueueId, from: Offset) -> Vec<Offset> {
 
 /// Notes what is wanted and ends the block at `end`.
 fn block(first: Offset, wanted: &BTreeSet<(Offset, QueueSlot)>, end: Offset, names: &[QueueId]) -> Block {
-    let mut open = OpenBlock::new(first);
+    let mut open = OpenBlock::new(first, BLOCK_OFFSETS);
     for (offset, slot) in wanted {
         open.note(*offset, *slot);
     }
@@ -112,7 +112,7 @@ fn another_version_and_an_overlong_run_are_refused() {
 
 #[test]
 fn a_block_ends_after_its_offsets_or_when_its_notes_take_too_much() {
-    let mut open = OpenBlock::new(100);
+    let mut open = OpenBlock::new(100, BLOCK_OFFSETS);
     assert!(!open.is_full(100 + BLOCK_OFFSETS - 1, 0));
     assert!(open.is_full(100 + BLOCK_OFFSETS, 0));
 
@@ -128,7 +128,7 @@ fn a_block_ends_after_its_offsets_or_when_its_notes_take_too_much() {
 
 #[test]
 fn nothing_is_a_block_of_no_offset_and_a_queue_that_is_gone_is_left_out() {
-    let mut open = OpenBlock::new(5);
+    let mut open = OpenBlock::new(5, BLOCK_OFFSETS);
     open.note(5, 0);
     open.note(5, 1);
     let name = queue(1);

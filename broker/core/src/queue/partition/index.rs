@@ -17,9 +17,9 @@ pub(super) struct Index {
 }
 
 impl<S: BuildHasher + Clone> PartitionQueues<S> {
-    /// Makes an index from the head on.
-    pub fn keep_index(&mut self) {
-        self.index = Some(Index { open: OpenBlock::new(self.head), ended: Vec::new() });
+    /// Makes an index from the head on, in blocks of at most `block_offsets`.
+    pub fn keep_index(&mut self, block_offsets: Offset) {
+        self.index = Some(Index { open: OpenBlock::new(self.head, block_offsets), ended: Vec::new() });
     }
 
     /// The record at the head waits for a queue behind it.

@@ -108,7 +108,7 @@ impl Model {
     fn restart(&mut self) {
         let (cursor, processed) = &self.stored;
         self.queues = Queues::new(*processed, BuildHasherDefault::default());
-        self.queues.keep_index();
+        self.queues.keep_index(5);
         self.slot = self.queues.restore(id("c"), cursor, 0);
         self.queues.subscribe(self.slot, filter("a"), subscription(0, None));
         self.outstanding.clear();
