@@ -175,9 +175,9 @@ async fn what_a_former_owner_left_open_is_aborted_and_never_loaded() {
         key: Bytes::from_static(b"k"),
         value: Some(Bytes::from_static(value)),
     };
-    assert_eq!(opened.writer.commit(vec![write(b"committed")]).await, CommitOutcome::Committed);
+    assert_eq!(opened.writer.commit(vec![write(b"committed")].into()).await, CommitOutcome::Committed);
     let zombie = begin_transaction(&prefix, group, b"left open");
-    assert_eq!(opened.writer.commit(vec![write(b"fenced")]).await, CommitOutcome::Fenced);
+    assert_eq!(opened.writer.commit(vec![write(b"fenced")].into()).await, CommitOutcome::Fenced);
 
     let opened = log.open(group, vec![Partition(1), Partition(4)]).await.unwrap();
 

@@ -84,32 +84,18 @@ impl OwnerMetrics {
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
-        let queue_drops = IntCounterVec::new(
-            Opts::new("tidemill_queue_dropped_messages_total", "Messages that queues gave up"),
-            &["reason"],
-        )?;
-        registry.register(Box::new(queue_drops.clone()))?;
-        for reason in DropReason::ALL {
-            // There from the start: an alert sees the first one.
-            queue_drops.with_label_values(&[reason.name()]);
-        }
-        let top = IntGaugeVec::new(
-            Opts::new("tidemill_queue_lag_messages_top", "Messages that wait in the longest queues"),
-            &["rank"],
-        )?;
-        registry.register(Box::new(top.clone()))?;
         let queues_near_limit =
             IntGauge::new("tidemill_queues_near_limit", "Queues beyond 4/5 of one of their bounds")?;
         registry.register(Box::new(queues_near_limit.clone()))?;
         Ok(Self {
-            queue_drops,
+            queue_drops: register_drops(registry)?,
             queues_near_limit,
             parked_messages: plain(
                 "tidemill_queue_parked_messages_total",
                 "Messages kept outside the log for silent receivers",
             )?,
             dead_letters: plain("tidemill_queue_dead_letters_total", "Dead letters published")?,
-            top,
+            top: register_top(registry)?,
             largest: Arc::default(),
             groups: gauge("groups", "Partition groups being served")?,
             partitions_refused: gauge("refused_partitions", "Partitions whose log or state is refused")?,
@@ -177,6 +163,24 @@ impl OwnerMetrics {
             self.top.with_label_values(&[&rank]).set(i64::try_from(messages).unwrap_or(i64::MAX));
         }
     }
+}
+
+fn register_drops(registry: &Registry) -> Result<IntCounterVec, prometheus::Error> {
+    let options = Opts::new("tidemill_queue_dropped_messages_total", "Messages that queues gave up");
+    let drops = IntCounterVec::new(options, &["reason"])?;
+    registry.register(Box::new(drops.clone()))?;
+    for reason in DropReason::ALL {
+        // There from the start: an alert sees the first one.
+        drops.with_label_values(&[reason.name()]);
+    }
+    Ok(drops)
+}
+
+fn register_top(registry: &Registry) -> Result<IntGaugeVec, prometheus::Error> {
+    let options = Opts::new("tidemill_queue_lag_messages_top", "Messages that wait in the longest queues");
+    let top = IntGaugeVec::new(options, &["rank"])?;
+    registry.register(Box::new(top.clone()))?;
+    Ok(top)
 }
 
 #[cfg(test)]
