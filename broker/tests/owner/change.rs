@@ -5,7 +5,7 @@ use super::world::{World, message, options, payloads, request, subscription, wit
 use std::sync::Arc;
 use tidemill_broker::log::Log;
 use tidemill_broker::log::memory::UnknownCommit;
-use tidemill_broker::log::state::{State, StateEntry};
+use tidemill_broker::log::state::{CommitOutcome, State, StateEntry, StateWrite};
 use tidemill_broker::owner::OwnerSide;
 use tidemill_core::attach::{
     AttachRequest, Attachment, ConnectionEpoch, HostAttachments, OwnerError, SessionLifetime, SessionNumber,
@@ -168,15 +168,9 @@ async fn a_log_that_ends_below_what_was_seen_or_starts_above_the_floor_is_refuse
     value.processed += 1_000;
     let other = world.log.another_broker();
     let mut opened = other.open(PartitionGroup(0), vec![partition]).await.unwrap();
-    let write = tidemill_broker::log::state::StateWrite {
-        partition,
-        key: StateKey::Owner { partition }.encode(),
-        value: Some(value.encode()),
-    };
-    assert_eq!(
-        opened.writer.commit(vec![write].into()).await,
-        tidemill_broker::log::state::CommitOutcome::Committed
-    );
+    let write =
+        StateWrite { partition, key: StateKey::Owner { partition }.encode(), value: Some(value.encode()) };
+    assert_eq!(opened.writer.commit(vec![write].into()).await, CommitOutcome::Committed);
 
     let world = World::on(Arc::new(world.log.another_broker()), Arc::default(), Arc::default());
     world.start(5).await;

@@ -1,13 +1,17 @@
 //! QoS 2 of persistent sessions over the death of host and owner together.
 
 use super::world::{Client, World, message, options, record, request, subscription, within};
+use std::sync::Arc;
 use tidemill_broker::log::Log;
+use tidemill_broker::log::state::{CommitOutcome, State, StateWrite};
 use tidemill_core::attach::{ConnectionEpoch, OwnerError};
 use tidemill_core::message::Message;
 use tidemill_core::packet::{PacketId, QoS};
-use tidemill_core::partition::QueueKind;
+use tidemill_core::partition::{PartitionGroup, QueueKind};
 use tidemill_core::session::exactly_once::OWNER_IDS_FROM;
 use tidemill_core::session::in_flight::{InFlight, Intent, SentFromQueue};
+use tidemill_core::state::key::StateKey;
+use tidemill_core::state::value::SessionOut;
 use tokio::sync::oneshot;
 
 fn id(number: u16) -> PacketId {
@@ -165,4 +169,36 @@ async fn exchanges_end_with_their_session_and_only_the_present_connection_has_a_
     let kinds = [5_u8, 6];
     let left = world.state().await.into_iter().filter(|entry| kinds.contains(&entry.key[1])).count();
     assert_eq!(left, 0, "no key of an exchange is left");
+}
+
+/// The cursor of a session may be stored after the packet id of what it was handed.
+#[tokio::test]
+async fn an_offset_that_only_an_exchange_names_is_known_too() {
+    let world = World::new().await;
+    let client = world.subscriber("c", "a").await;
+    let before = world.publish_text("a", "before").await;
+    world.deliveries(&client, 1).await;
+    world.stop().await;
+    let (partition, offset) = (before[0].0, before[0].1 + 1_000);
+    let session = world.queue(&client);
+    let out = SessionOut { queue: session.clone(), partition, offset, released: false };
+    let packet_id = PacketId::new(40_000).unwrap();
+    let write = StateWrite {
+        partition,
+        key: StateKey::SessionOut { session, packet_id }.encode(),
+        value: Some(out.encode()),
+    };
+    let other = world.log.another_broker();
+    let mut opened = other.open(PartitionGroup(0), vec![partition]).await.unwrap();
+    assert_eq!(opened.writer.commit(vec![write].into()).await, CommitOutcome::Committed);
+    // Nothing more: from now on the log is one that may lose.
+    world.log.lose_from(partition, before[0].1 + 1);
+
+    let log = Arc::new(world.log.another_broker());
+    let world = World::on(log, world.around.clone(), world.routes.clone());
+    world.start(5).await;
+    world.attach(request("c")).await.unwrap();
+
+    let after = world.publish_text("a", "after").await;
+    assert!(after[0].1 > offset, "{after:?} comes after {offset}");
 }

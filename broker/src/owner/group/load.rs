@@ -71,6 +71,8 @@ struct StoredQueue {
 struct StoredPartition {
     owner: Option<PartitionOwner>,
     queues: BTreeMap<QueueId, StoredQueue>,
+    /// One past the highest offset of this partition that an outgoing QoS 2 exchange names.
+    exchanges_end: Offset,
     wills: BTreeMap<(QueueId, ConnectionEpoch), (Option<StoredWill>, Option<WillDue>)>,
 }
 
@@ -266,7 +268,7 @@ impl StoredPartition {
         let subscriptions = self.queues.values().flat_map(|queue| &queue.subscriptions);
         let subscriptions =
             subscriptions.map(|(_, subscription)| subscription.start.max(subscription.end.unwrap_or(0)));
-        cursors.chain(subscriptions).fold(owner, Offset::max)
+        cursors.chain(subscriptions).fold(owner.max(self.exchanges_end), Offset::max)
     }
 
     /// The wills; a deadline without one is what a deletion left.
@@ -296,6 +298,9 @@ impl StoredPartition {
             }
             StateKey::SessionOut { session, packet_id } => {
                 let out = SessionOut::decode(entry.value)?;
+                if out.partition == entry.partition {
+                    self.exchanges_end = self.exchanges_end.max(out.offset + 1);
+                }
                 let queue = self.queues.entry(session).or_default();
                 let exactly_once = queue.exactly_once.get_or_insert_default();
                 exactly_once.restore_outgoing(packet_id, out.offset, out.released);

@@ -45,10 +45,10 @@ pub(super) async fn resolve_intents(
         }
         debug!(intents = wanted.len(), found = found.len(), "QoS 2 publishes under way were looked for");
     }
-    Ok(partitions.values_mut().flat_map(|run| settle(run, &found)).collect())
+    Ok(partitions.values_mut().flat_map(|run| note_found(run, &found)).collect())
 }
 
-fn settle(run: &mut PartitionRun, found: &BTreeMap<u128, u64>) -> Vec<StateWrite> {
+fn note_found(run: &mut PartitionRun, found: &BTreeMap<u128, u64>) -> Vec<StateWrite> {
     let partition = run.partition;
     let mut writes = Vec::new();
     for session in run.sessions.values_mut() {
