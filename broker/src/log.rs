@@ -23,7 +23,8 @@ use tidemill_core::partition::{Offset, Partition};
 /// Append ended without a commit. There is no "unknown": the implementation repeats until it knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// This record can never be stored (too large for the log). The publisher is closed with 0x97; others go on.
+    /// This record can never be stored: it is too large for the log, or its partition is refused. The publisher is closed
+    /// with 0x97; others go on.
     #[error("record of {bytes} bytes refused by partition {partition}: {reason}")]
     Refused {
         /// The partition it was for.
@@ -201,6 +202,15 @@ pub trait Log: Send + Sync + 'static {
             Err(ReadError::OutOfRange { partition: partition.0, offset: until, start, end })
         })
     }
+
+    /// Lets appends to `partition` be committed, which a log of one broker alone may hold from its start on: its owner has
+    /// found that log and state fit.
+    fn admit(&self, _partition: Partition) {}
+
+    /// Takes no further append to `partition`, until the process ends: log and state do not fit, or are damaged, and what
+    /// came behind would hide that. Each append is answered [`AppendError::Refused`] with `reason`. A log that other
+    /// brokers append to as well cannot, and goes on.
+    fn refuse(&self, _partition: Partition, _reason: &str) {}
 
     /// Completes with the reason when the storage failed in a way that must end the process (failed fsync).
     fn failed(&self) -> BoxFuture<'static, String>;

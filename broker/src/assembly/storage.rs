@@ -58,6 +58,7 @@ pub(super) async fn open(
         return Ok(Storage { log: Arc::clone(&log) as _, state: log, retained, directory, embedded });
     }
     let log = EmbeddedLog::open(&directory, partitioning, durability(&config.embedded))?;
+    log.hold_appends();
     let (retained, embedded) = (Some(log.retained()), Some(log.metrics().clone()));
     Ok(Storage { log: Arc::clone(&log) as _, state: log, retained, directory, embedded })
 }

@@ -105,6 +105,7 @@ impl EmbeddedLog {
             disk: Arc::clone(&disk),
             health: Arc::clone(&health),
             waits_for_space: metrics.state_waits_for_space.clone(),
+            retained_waits_for_space: metrics.retained_waits_for_space.clone(),
             durability,
         };
         let state = StateStore::open(directory.path().join("state"), parts)?;
@@ -129,6 +130,12 @@ impl EmbeddedLog {
             .map_err(|source| OpenLogError::Io { path, source })?;
         let directory = directory.clone();
         Ok(Arc::new(Self { shared, state, durability, committer: Some(committer), _directory: directory }))
+    }
+
+    /// Appends wait from now on until [`Log::admit`] or [`Log::refuse`] of their partition: what was lost of the log can
+    /// be told only as long as nothing takes its place.
+    pub fn hold_appends(&self) {
+        self.shared.intake.hold();
     }
 
     /// What it counts.
@@ -219,6 +226,14 @@ impl Log for EmbeddedLog {
             shared.intake.poke();
             answered(&shared, replied).await
         })
+    }
+
+    fn admit(&self, partition: Partition) {
+        self.shared.intake.admit(partition);
+    }
+
+    fn refuse(&self, partition: Partition, reason: &str) {
+        self.shared.intake.refuse(partition, reason);
     }
 
     fn failed(&self) -> BoxFuture<'static, String> {

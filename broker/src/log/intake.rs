@@ -43,6 +43,15 @@ pub(super) struct BatchLimit {
     pub(super) bytes: usize,
 }
 
+/// What becomes of appends to a partition.
+enum Admission {
+    Admitted,
+    /// They wait, in their order.
+    Held(Vec<PendingAppend>),
+    /// They never will be committed, for this reason.
+    Refused(String),
+}
+
 /// The queue between all appenders and the committer. Bounded by the callers' windows, which stop when
 /// [`Intake::congestion`] says so.
 pub(super) struct Intake {
@@ -55,6 +64,8 @@ pub(super) struct Intake {
 }
 
 struct Queue {
+    /// What becomes of the appends to each partition.
+    admissions: Vec<Admission>,
     appends: VecDeque<PendingAppend>,
     answers: Vec<(AppendDone, AppendError)>,
     phase: Phase,
@@ -64,7 +75,13 @@ struct Queue {
 impl Intake {
     pub(super) fn new(partitioning: Partitioning, record_bytes_max: usize) -> Self {
         let first = Sequence { producer: 1, sequence: 0 };
-        let queue = Queue { appends: VecDeque::new(), answers: Vec::new(), phase: Phase::Open, poked: false };
+        let queue = Queue {
+            admissions: partitioning.partitions().map(|_| Admission::Admitted).collect(),
+            appends: VecDeque::new(),
+            answers: Vec::new(),
+            phase: Phase::Open,
+            poked: false,
+        };
         Self {
             sequences: partitioning.partitions().map(|_| Mutex::new(first)).collect(),
             queue: Mutex::new(queue),
@@ -88,14 +105,64 @@ impl Intake {
                 .answer(done, AppendError::Refused { partition: partition.0, bytes: bytes.len(), reason });
         }
         let mut queue = self.queue.lock();
-        if queue.phase == Phase::Open {
-            sequence.sequence += 1;
-            self.congestion.add(bytes.len());
-            queue.appends.push_back(PendingAppend { partition, bytes, done });
+        let Queue { admissions, appends, answers, phase, .. } = &mut *queue;
+        if *phase == Phase::Open {
+            match &mut admissions[usize::from(partition.0)] {
+                Admission::Refused(reason) => {
+                    let (bytes, reason) = (bytes.len(), reason.clone());
+                    answers.push((done, AppendError::Refused { partition: partition.0, bytes, reason }));
+                }
+                admission => {
+                    sequence.sequence += 1;
+                    self.congestion.add(bytes.len());
+                    let append = PendingAppend { partition, bytes, done };
+                    match admission {
+                        Admission::Held(held) => held.push(append),
+                        Admission::Admitted | Admission::Refused(_) => appends.push_back(append),
+                    }
+                }
+            }
         } else {
-            queue.answers.push((done, AppendError::Closed));
+            answers.push((done, AppendError::Closed));
         }
         self.arrived.notify_one();
+    }
+
+    /// Appends wait from now on until their partition is admitted or refused.
+    pub(super) fn hold(&self) {
+        for admission in &mut self.queue.lock().admissions {
+            *admission = Admission::Held(Vec::new());
+        }
+    }
+
+    /// Appends to `partition` are committed, also those that were held.
+    pub(super) fn admit(&self, partition: Partition) {
+        let mut queue = self.queue.lock();
+        let Queue { admissions, appends, .. } = &mut *queue;
+        let Some(admission) = admissions.get_mut(usize::from(partition.0)) else { return };
+        if let Admission::Held(held) = std::mem::replace(admission, Admission::Admitted) {
+            appends.extend(held);
+        }
+        self.arrived.notify_one();
+    }
+
+    /// Appends to `partition` are refused, also those that were held.
+    pub(super) fn refuse(&self, partition: Partition, reason: &str) {
+        let mut queue = self.queue.lock();
+        let Some(admission) = queue.admissions.get_mut(usize::from(partition.0)) else { return };
+        let former = std::mem::replace(admission, Admission::Refused(reason.to_owned()));
+        let refused =
+            |bytes| AppendError::Refused { partition: partition.0, bytes, reason: reason.to_owned() };
+        self.answer_held(&mut queue, former, refused);
+        self.arrived.notify_one();
+    }
+
+    fn answer_held(&self, queue: &mut Queue, former: Admission, error: impl Fn(usize) -> AppendError) {
+        let Admission::Held(held) = former else { return };
+        for PendingAppend { bytes, done, .. } in held {
+            self.congestion.remove(1, bytes.len());
+            queue.answers.push((done, error(bytes.len())));
+        }
     }
 
     fn answer(&self, done: AppendDone, error: AppendError) {
@@ -175,6 +242,10 @@ impl Intake {
         if queue.phase != Phase::Ended {
             queue.phase = phase;
         }
+        for place in 0..queue.admissions.len() {
+            let former = std::mem::replace(&mut queue.admissions[place], Admission::Admitted);
+            self.answer_held(&mut queue, former, |_| AppendError::Closed);
+        }
         queue.poked = true;
         self.arrived.notify_all();
     }
@@ -192,5 +263,70 @@ impl Intake {
     /// Takes everything that waits. For the committer alone, when nothing can be committed any more.
     pub(super) fn take_all(&self) -> Vec<PendingAppend> {
         self.queue.lock().appends.drain(..).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use tidemill_core::partition::Offset;
+
+    type Answer = mpsc::Receiver<Result<Offset, AppendError>>;
+
+    fn append(intake: &Intake, partition: u16, bytes: &'static [u8]) -> Answer {
+        let (answer, answered) = mpsc::channel();
+        let build = &mut |_| Bytes::from_static(bytes);
+        intake.append(Partition(partition), build, Box::new(move |result| drop(answer.send(result))));
+        answered
+    }
+
+    /// What the committer takes now, as text; it answers what it is told to.
+    fn taken(intake: &Intake) -> Vec<&'static str> {
+        intake.poke();
+        let batch = intake.next_batch(BatchLimit { records: 100, bytes: 100 });
+        for (done, error) in batch.answers {
+            done(Err(error));
+        }
+        let text = |append: &PendingAppend| String::from_utf8(append.bytes.to_vec()).unwrap().leak() as &str;
+        batch.appends.iter().map(text).collect()
+    }
+
+    #[test]
+    fn what_is_held_keeps_its_order_until_its_partition_is_admitted_or_refused() {
+        let intake = Intake::new(Partitioning::new(3, 1).unwrap(), 1_000);
+        intake.hold();
+        let answers = [append(&intake, 0, b"a"), append(&intake, 1, b"b"), append(&intake, 0, b"c")];
+        assert!(taken(&intake).is_empty());
+
+        intake.admit(Partition(0));
+        let behind = append(&intake, 0, b"d");
+        intake.refuse(Partition(1), "lost");
+        let refused = append(&intake, 1, b"e");
+
+        assert_eq!(taken(&intake), ["a", "c", "d"]);
+        for (answer, expected) in [(&answers[0], None), (&answers[1], Some("lost")), (&refused, Some("lost"))]
+        {
+            let reason = match answer.try_recv() {
+                Ok(Err(AppendError::Refused { partition: 1, reason, .. })) => Some(reason),
+                Err(mpsc::TryRecvError::Empty | mpsc::TryRecvError::Disconnected) => None,
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(reason.as_deref(), expected);
+        }
+        drop(behind);
+    }
+
+    #[test]
+    fn what_is_held_when_the_log_closes_is_answered_so() {
+        let intake = Intake::new(Partitioning::new(3, 1).unwrap(), 1_000);
+        intake.hold();
+        let held = append(&intake, 2, b"a");
+
+        intake.close();
+
+        assert!(taken(&intake).is_empty());
+        assert_eq!(held.try_recv(), Ok(Err(AppendError::Closed)));
+        assert!(intake.congestion.is_empty());
     }
 }

@@ -178,6 +178,14 @@ impl Log for MemoryLog {
         })
     }
 
+    fn admit(&self, partition: Partition) {
+        self.inner.intake.admit(partition);
+    }
+
+    fn refuse(&self, partition: Partition, reason: &str) {
+        self.inner.intake.refuse(partition, reason);
+    }
+
     fn failed(&self) -> BoxFuture<'static, String> {
         let mut failed = self.inner.failed.subscribe();
         Box::pin(async move {

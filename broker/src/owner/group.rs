@@ -16,6 +16,7 @@ mod pace;
 mod park;
 mod partition_run;
 mod queue_reader;
+mod readings;
 mod reattach;
 mod recent;
 mod registry;
@@ -265,10 +266,10 @@ impl Group {
         }
     }
 
-    /// Speaks for the partitions that are served. Members that heard a former owner listen to nobody with a lower epoch.
+    /// Speaks for the partitions, also for refused ones: who publishes to their queues is to learn it, and nobody else. Members that heard a former owner listen to nobody with a lower epoch.
     fn announce_routes(&self) {
         let Queues::Loaded(partitions) = &self.queues else { return };
-        for (partition, run) in partitions.iter().filter(|(_, run)| !run.is_refused()) {
+        for (partition, run) in partitions {
             let routes = run.queues.routes();
             self.parts.route_exchange.set_partition_routes(*partition, self.epoch, routes);
         }

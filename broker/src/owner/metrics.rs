@@ -53,6 +53,8 @@ pub struct OwnerMetrics {
     queue_drops: IntCounterVec,
     /// Queues beyond 4/5 of a bound.
     pub queues_near_limit: IntGauge,
+    /// Queues that cannot go on because a record that they need is damaged.
+    pub queues_stopped: IntGauge,
     /// Messages kept outside the log for silent receivers.
     pub parked_messages: IntCounter,
     /// Dead letters published.
@@ -84,12 +86,21 @@ impl OwnerMetrics {
             registry.register(Box::new(counter.clone()))?;
             Ok::<_, prometheus::Error>(counter)
         };
-        let queues_near_limit =
-            IntGauge::new("tidemill_queues_near_limit", "Queues beyond 4/5 of one of their bounds")?;
-        registry.register(Box::new(queues_near_limit.clone()))?;
+        let of_queues = |name: &str, help: &str| {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok::<_, prometheus::Error>(gauge)
+        };
         Ok(Self {
             queue_drops: register_drops(registry)?,
-            queues_near_limit,
+            queues_near_limit: of_queues(
+                "tidemill_queues_near_limit",
+                "Queues beyond 4/5 of one of their bounds",
+            )?,
+            queues_stopped: of_queues(
+                "tidemill_queues_stopped",
+                "Queues that cannot go on because a record that they need is damaged",
+            )?,
             parked_messages: plain(
                 "tidemill_queue_parked_messages_total",
                 "Messages kept outside the log for silent receivers",

@@ -3,9 +3,9 @@
 use super::parts::host;
 use super::world::{World, message, options, payloads, request, subscription, within};
 use std::sync::Arc;
-use tidemill_broker::log::Log;
 use tidemill_broker::log::memory::UnknownCommit;
 use tidemill_broker::log::state::{CommitOutcome, State, StateEntry, StateWrite};
+use tidemill_broker::log::{AppendError, Log};
 use tidemill_broker::owner::OwnerSide;
 use tidemill_core::attach::{
     AttachRequest, Attachment, ConnectionEpoch, HostAttachments, OwnerError, SessionLifetime, SessionNumber,
@@ -172,11 +172,24 @@ async fn a_log_that_ends_below_what_was_seen_or_starts_above_the_floor_is_refuse
         StateWrite { partition, key: StateKey::Owner { partition }.encode(), value: Some(value.encode()) };
     assert_eq!(opened.writer.commit(vec![write].into()).await, CommitOutcome::Committed);
 
-    let world = World::on(Arc::new(world.log.another_broker()), Arc::default(), Arc::default());
-    world.start(5).await;
+    let mut epoch = 5;
+    let mut world = World::on(Arc::new(world.log.another_broker()), Arc::default(), Arc::default());
+    for _ in 0..2 {
+        world.start(epoch).await;
 
-    assert_eq!(world.attach(request("c")).await.err(), Some(OwnerError::Unavailable));
-    assert_eq!(world.metrics.partitions_refused.get(), 1);
+        assert_eq!(world.attach(request("c")).await.err(), Some(OwnerError::Unavailable));
+        assert_eq!(world.metrics.partitions_refused.get(), 1);
+        // Its publishers learn it: what they would add would make the log look as if nothing were missing.
+        assert_eq!(world.routes.partitions(&message("a", "").topic), [partition].into());
+        for _ in 0..1_100 {
+            let refused = world.try_append(partition, message("a", "not taken")).await;
+            assert!(matches!(refused, Err(AppendError::Refused { partition: 0 | 1, .. })), "{refused:?}");
+        }
+        epoch += 1;
+        world.stop().await;
+        world = World::on(Arc::new(world.log.another_broker()), Arc::default(), Arc::default());
+    }
+    world.start(epoch).await;
     let clean = AttachRequest { clean_start: true, lifetime: SessionLifetime::Clean, ..request("c") };
     assert!(world.attach(clean).await.is_ok(), "the registry needs no queues");
 }

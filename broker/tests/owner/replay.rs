@@ -11,7 +11,7 @@ use tidemill_broker::log::state::State;
 use tidemill_broker::owner::parts::QueueRules;
 use tidemill_core::attach::AttachRequest;
 use tidemill_core::message::Message;
-use tidemill_core::partition::QueueKind;
+use tidemill_core::partition::{Offset, Partition, QueueKind};
 use tidemill_core::queue::index::BLOCK_OFFSETS;
 use tidemill_core::queue::limits::QueueLimits;
 use tidemill_core::queue::pace::TokenBucket;
@@ -133,16 +133,24 @@ async fn busy_and_rare(world: &World, rare: &str) -> Vec<String> {
     let busy = busy.filter(|id| partition_of(id) == partition_of(rare)).take(1).next().unwrap();
     away(world, &busy, "busy").await;
     away(world, rare, "rare").await;
-    let mut expected = Vec::new();
+    let (mut expected, mut last) = (Vec::new(), Vec::new());
     for number in 0..3 {
         world.publish_text("rare", &number.to_string()).await;
         expected.push(number.to_string());
         for _ in 0..BETWEEN {
-            world.publish(Message { payload: bytes::Bytes::new(), ..message("busy", "") }).await;
+            last = world.publish(Message { payload: bytes::Bytes::new(), ..message("busy", "") }).await;
         }
     }
-    world.stored().await;
+    has_blocks_to(world, partition_of(rare), last[0].1 - BLOCK_OFFSETS).await;
     expected
+}
+
+/// Waits until the index speaks for `offset`: blocks are stored with the next counts of the queues.
+async fn has_blocks_to(world: &World, partition: Partition, offset: Offset) {
+    let index = State::index(&*world.log).unwrap();
+    while index.clone().blocks(partition, offset).await.unwrap().is_empty() {
+        world.stored().await;
+    }
 }
 
 /// What is read without the index: at most what came since the last block, and a block that was not stored.
@@ -183,17 +191,17 @@ async fn the_index_holds_over_a_stop_and_a_crash_of_the_owner() {
 async fn a_long_backlog_comes_whole_and_in_order_through_the_index_and_blocks_below_the_floor_go() {
     let world = World::new().await;
     away(&world, "c", "a/+").await;
-    let mut expected = Vec::new();
+    let (mut expected, mut last) = (Vec::new(), Vec::new());
     for number in 0..20_000 {
         let topic = ["a/x", "b", "a/y"][number % 3];
         if topic == "b" {
             continue;
         }
-        world.publish_text(topic, &number.to_string()).await;
+        last = world.publish_text(topic, &number.to_string()).await;
         expected.push(number.to_string());
     }
-    world.stored().await;
     let partition = world.partitioning.partition_of(QueueKind::Session, "c");
+    has_blocks_to(&world, partition, last[0].1 - BLOCK_OFFSETS).await;
     let index = State::index(&*world.log).unwrap();
     assert!(index.clone().blocks(partition, 0).await.unwrap().len() > 3);
 
@@ -208,4 +216,37 @@ async fn a_long_backlog_comes_whole_and_in_order_through_the_index_and_blocks_be
         world.stored().await;
     }
     assert_eq!(index.blocks(partition, 0).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn a_damaged_record_stops_the_queue_that_needs_it_and_no_other_until_its_session_goes() {
+    let world = World::new().await;
+    let partition_of = |id: &str| world.partitioning.partition_of(QueueKind::Session, id);
+    let other = (0..).map(|number| format!("other-{number}"));
+    let other = other.filter(|id| partition_of(id) == partition_of("hurt")).take(1).next().unwrap();
+    away(&world, "hurt", "a").await;
+    away(&world, &other, "b").await;
+    let damaged = world.publish_text("a", "damaged").await;
+    for number in 0..3 {
+        world.publish_text("b", &number.to_string()).await;
+    }
+    world.until(|| world.metrics.records_read.get() == 4).await;
+    world.stop().await;
+    world.log.damage(partition_of("hurt"), damaged[0].1);
+    world.start(2).await;
+
+    let hurt = world.attach(request("hurt")).await.unwrap();
+    let client = world.attach(request(&other)).await.unwrap();
+
+    assert_eq!(payloads(&world.deliveries(&client, 3).await), ["0", "1", "2"]);
+    world.until(|| world.metrics.queues_stopped.get() == 1).await;
+    world.publish_text("b", "live").await;
+    world.publish_text("a", "behind the damage").await;
+    assert_eq!(payloads(&world.deliveries(&client, 4).await)[3], "live");
+    assert_eq!(count(&world, &hurt), 0);
+    assert_eq!(world.metrics.partitions_refused.get(), 0);
+
+    let anew = world.attach(AttachRequest { clean_start: true, ..request("hurt") }).await.unwrap();
+    assert!(!anew.grant.session_present);
+    world.until(|| world.metrics.queues_stopped.get() == 0).await;
 }

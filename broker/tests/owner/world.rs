@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidemill_broker::cluster::{GroupCommand, Validity};
 use tidemill_broker::log::memory::{MemoryLog, Offsets};
 use tidemill_broker::log::state::{State, StateEntry};
-use tidemill_broker::log::{Log, Sequence};
+use tidemill_broker::log::{AppendError, Log, Sequence};
 use tidemill_broker::owner::OwnerSide;
 use tidemill_broker::owner::metrics::OwnerMetrics;
 use tidemill_broker::owner::parts::{OwnerParts, QueueRules};
@@ -287,12 +287,21 @@ impl World {
     pub(crate) async fn publish(&self, message: Message) -> Vec<(Partition, Offset)> {
         let mut offsets = Vec::new();
         for partition in self.routes.partitions(&message.topic) {
-            let (done, is_done) = oneshot::channel();
-            let done = Box::new(move |result| drop(done.send(result)));
-            self.log.append(partition, &mut |sequence| encode(&message, sequence), done);
-            offsets.push((partition, within(is_done).await.unwrap().unwrap()));
+            offsets.push((partition, self.try_append(partition, message.clone()).await.unwrap()));
         }
         offsets
+    }
+
+    /// Appends to one partition.
+    pub(crate) async fn try_append(
+        &self,
+        partition: Partition,
+        message: Message,
+    ) -> Result<Offset, AppendError> {
+        let (done, is_done) = oneshot::channel();
+        let done = Box::new(move |result| drop(done.send(result)));
+        self.log.append(partition, &mut |sequence| encode(&message, sequence), done);
+        within(is_done).await.unwrap()
     }
 
     /// Appends to the partitions that `routes` name, and hears nothing of it.

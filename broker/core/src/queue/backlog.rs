@@ -146,6 +146,16 @@ impl Backlog {
         None
     }
 
+    /// A message is found that waits although nothing that was counted does: it is counted now.
+    pub fn find(&mut self, message: Passing) {
+        if self.marks.last().is_none_or(|last| last.offset < message.offset) {
+            self.mark(message);
+        }
+        self.counted.add(message.bytes);
+        self.counted_to = self.counted_to.max(message.offset + 1);
+        self.newest_ms = self.newest_ms.max(message.publish_ms);
+    }
+
     /// Whether the queue, which is full, does not take a message that comes.
     fn refuse(&mut self, message: Passing, limits: &QueueLimits) -> Option<DropReason> {
         let waiting = self.waiting();

@@ -44,6 +44,8 @@ struct Queue {
     /// Last acknowledgement, milliseconds since the Unix epoch; 0: none.
     acked_ms: u64,
     is_near_limit: bool,
+    /// It has given something up since it came near its limit.
+    is_at_limit: bool,
 }
 
 impl Queue {
@@ -56,6 +58,7 @@ impl Queue {
             redelivered: 0,
             acked_ms: 0,
             is_near_limit: false,
+            is_at_limit: false,
         }
     }
 
@@ -117,6 +120,7 @@ pub struct PartitionQueues<S> {
     given_up: Vec<(QueueSlot, Offset)>,
     /// Queues that have just passed 4/5 of a bound, and how many are beyond it.
     near_limit: Vec<QueueSlot>,
+    at_limit: Vec<(QueueSlot, DropReason)>,
     near_limit_count: usize,
     lost: u64,
     drops: Drops,
@@ -146,6 +150,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             unparked: Vec::new(),
             given_up: Vec::new(),
             near_limit: Vec::new(),
+            at_limit: Vec::new(),
             near_limit_count: 0,
             lost: 0,
             drops: Drops::default(),
@@ -274,7 +279,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
         self.hand_outs.len()
     }
 
-    /// The first queue after `after` that has a receiver with room and needs records behind the head.
+    /// The first queue after `after` that needs records behind the head, and takes them.
     #[must_use]
     pub fn next_lagging(&mut self, after: Option<QueueSlot>) -> Option<QueueSlot> {
         let from = after.map_or(0, |slot| slot + 1);
@@ -291,7 +296,8 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
     #[must_use]
     pub fn wanted_from(&self, slot: QueueSlot) -> Option<Offset> {
         let progress = &self.queue(slot)?.progress;
-        progress.wanted_from().into_iter().chain(progress.dead_from(self.limits.policy)).min()
+        let dead_from = progress.dead_from(self.limits.policy);
+        progress.wanted_from().into_iter().chain(dead_from).chain(progress.idle_from()).min()
     }
 
     /// Takes up to `limit` queues whose cursor changed since it was taken last, with what to store. What was counted at

@@ -14,6 +14,8 @@ pub struct EmbeddedMetrics {
     pub(super) waits_for_space: IntGauge,
     /// 1 while the state waits for space.
     pub(super) state_waits_for_space: IntGauge,
+    /// 1 while changes of retained messages wait for space.
+    pub(super) retained_waits_for_space: IntGauge,
     /// Bytes of the records that were appended.
     pub(super) record_bytes: IntCounter,
     /// Bytes that were written for them: segments with copies and headers, and indexes.
@@ -42,6 +44,10 @@ impl EmbeddedMetrics {
                 "state_waits_for_space",
                 "1 while the state waits for space on the disk",
             ),
+            retained_waits_for_space: gauge(
+                "retained_waits_for_space",
+                "1 while changes of retained messages wait for space on the disk",
+            ),
             record_bytes: counter("log_record_bytes", "Bytes of the records that were appended"),
             written_bytes: counter("log_written_bytes", "Bytes written to the embedded log"),
             copied_bytes: counter(
@@ -62,11 +68,12 @@ impl EmbeddedMetrics {
     ///
     /// [`prometheus::Error`] when `registry` has one of them already: a mistake of the caller.
     pub fn register(&self, registry: &Registry) -> Result<(), prometheus::Error> {
-        let collectors: [Box<dyn Collector>; 9] = [
+        let collectors: [Box<dyn Collector>; 10] = [
             Box::new(self.bytes.clone()),
             Box::new(self.live_bytes.clone()),
             Box::new(self.waits_for_space.clone()),
             Box::new(self.state_waits_for_space.clone()),
+            Box::new(self.retained_waits_for_space.clone()),
             Box::new(self.record_bytes.clone()),
             Box::new(self.written_bytes.clone()),
             Box::new(self.copied_bytes.clone()),

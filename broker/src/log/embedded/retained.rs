@@ -219,6 +219,11 @@ impl RetainedKeyspace {
         })
     }
 
+    /// Whether changes wait for free space, as of the last ones.
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     /// Gives `changes` back while there is room; else they wait in the queue, and their publishers too.
     pub(super) fn admit(&mut self, changes: Vec<Change>, queue: &Queue, disk: &dyn Disk) -> Vec<Change> {
         if changes.is_empty() {
@@ -393,10 +398,12 @@ mod tests {
         let write = StateWrite { partition: Partition(0), key: Bytes::from_static(b"k"), value };
         assert_eq!(opened.writer.commit(vec![write].into()).await, CommitOutcome::Committed);
         assert_eq!(waiting.try_recv(), Err(mpsc::TryRecvError::Empty));
+        assert_eq!(log.metrics().retained_waits_for_space.get(), 1);
         scene.disk.plan.lock().available = None;
 
         assert_eq!(waiting.recv().unwrap(), 2);
         retained.relieved().await;
+        assert_eq!(log.metrics().retained_waits_for_space.get(), 0);
         assert_eq!(retained.load(None).await.unwrap()[0].message[..], *b"waiting");
     }
 

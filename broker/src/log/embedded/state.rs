@@ -46,6 +46,8 @@ pub(super) struct StateParts {
     pub(super) health: Arc<Health>,
     /// 1 while the store waits for space.
     pub(super) waits_for_space: IntGauge,
+    /// 1 while changes of retained messages do.
+    pub(super) retained_waits_for_space: IntGauge,
     pub(super) durability: Durability,
 }
 
@@ -206,6 +208,7 @@ impl Committer {
 
     fn work(&mut self, jobs: VecDeque<Job>, retained: Vec<Change>) {
         let retained = self.retained.admit(retained, &self.queue, &*self.parts.disk);
+        self.parts.retained_waits_for_space.set(self.retained.is_full().into());
         let mut gathered = Gathered { retained, ..Gathered::default() };
         for job in jobs {
             match job {

@@ -123,6 +123,11 @@ impl MemoryLog {
         self.inner.store.lose(partition, from);
     }
 
+    /// The stored bytes of one record become others.
+    pub fn damage(&self, partition: Partition, offset: Offset) {
+        self.inner.store.damage(partition, offset);
+    }
+
     /// The next commit of the state through this broker answers `Unknown`.
     pub fn lose_next_commit(&self, unknown: UnknownCommit) {
         self.inner.faults.switch(|switches| switches.next_commit = Some(unknown));

@@ -136,6 +136,13 @@ impl Store {
         log.end.send_replace(from);
     }
 
+    /// See [`super::MemoryLog::damage`].
+    pub(super) fn damage(&self, partition: Partition, offset: Offset) {
+        if let Some(record) = self.partition(partition).lock().records.get_mut(&offset) {
+            record.bytes = Bytes::from_static(b"damaged");
+        }
+    }
+
     /// See [`crate::log::Log::give_up`].
     pub(super) fn give_up(&self, partition: Partition, until: Offset) -> Result<(), ReadError> {
         let log = self.partition(partition).lock();

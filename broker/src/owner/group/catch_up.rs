@@ -2,14 +2,13 @@
 //! which ends when the queue has reached the head.
 
 use super::job::Jobs;
-use super::pace::Pace;
 use super::partition_run::PartitionRun;
 use super::queue_reader::{QueueRead, QueueReader, Source};
+use super::readings::Reading;
 use super::{Group, Queues};
 use crate::log::{ReadError, StoredRecord};
 use crate::owner::parts::OwnerParts;
-use futures::future::AbortHandle;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::partition::{Offset, Partition};
@@ -17,7 +16,7 @@ use tidemill_core::queue::partition::QueueSlot;
 use tidemill_core::queue::partition::offer::{CatchUp, ReadBehind};
 use tidemill_core::queue::progress::Progress;
 use tidemill_core::record::Record;
-use tracing::warn;
+use tracing::{error, warn};
 
 /// Readers behind the head of one partition at the same time. Each holds at most one chunk of records, of about
 /// [`READ_BYTES_MAX`](crate::log::READ_BYTES_MAX) or one larger record.
@@ -34,56 +33,6 @@ const TURN_QUEUES_MAX: usize = 256;
 const JUMP_MIN: Offset = 4_096;
 /// Pause before a read that failed is repeated.
 const READ_RETRY: Duration = Duration::from_millis(200);
-
-/// The readers behind the head of one partition.
-#[derive(Default)]
-pub(super) struct CatchUps {
-    by_slot: BTreeMap<QueueSlot, Reading>,
-    last: Option<QueueSlot>,
-    pace: Pace,
-}
-
-/// One queue's reader.
-struct Reading {
-    ticket: u64,
-    /// Everything below was offered to the queue, from where the reader began.
-    position: Offset,
-    /// Read and not offered yet.
-    records: VecDeque<(Offset, Arc<Record>)>,
-    /// What is below and not among `records` is not in the log; or, if the index says so, not for this queue.
-    until: Offset,
-    is_by_index: bool,
-    /// `None` while a read is under way.
-    reader: Option<Box<QueueReader>>,
-    /// Ends the read that is under way.
-    abort: Option<AbortHandle>,
-    /// Records offered since it began.
-    served: usize,
-}
-
-impl Drop for Reading {
-    fn drop(&mut self) {
-        if let Some(abort) = &self.abort {
-            abort.abort();
-        }
-    }
-}
-
-impl CatchUps {
-    /// The queue has a new receiver, or none, or is gone: its reader stands at the wrong place.
-    pub(super) fn forget_queue(&mut self, slot: QueueSlot) {
-        self.forget(slot);
-        self.pace.forget(slot);
-    }
-
-    fn forget(&mut self, slot: QueueSlot) {
-        self.by_slot.remove(&slot);
-    }
-
-    fn slot_of(&self, ticket: u64) -> Option<QueueSlot> {
-        self.by_slot.iter().find(|(_, reading)| reading.ticket == ticket).map(|(slot, _)| *slot)
-    }
-}
 
 impl Group {
     /// Gives queues behind the head their next records, within the bounds of one turn.
@@ -168,6 +117,7 @@ impl Turn<'_> {
     fn visit(&mut self, run: &mut PartitionRun, slot: QueueSlot) -> bool {
         let Some(wanted) = run.queues.wanted_from(slot) else { return true };
         if run.catch_ups.by_slot.contains_key(&slot)
+            || run.catch_ups.stopped.contains(&slot)
             || run.catch_ups.pace.allowed(&self.parts.queues, slot, self.now_ms) == 0
         {
             return true;
@@ -294,10 +244,11 @@ impl Turn<'_> {
             {
                 run.catch_ups.forget(slot);
             }
-            Err(error @ (ReadError::OutOfRange { .. } | ReadError::Damaged { .. })) => {
+            Err(error @ ReadError::OutOfRange { .. }) => {
                 run.catch_ups.forget(slot);
-                run.refuse(&error.to_string(), &self.parts.metrics.partitions_refused);
+                run.refuse(&error.to_string(), self.parts);
             }
+            Err(error @ ReadError::Damaged { .. }) => stop(run, slot, &error.to_string()),
             Err(error @ ReadError::Unavailable { .. }) => {
                 warn!(partition = run.partition.0, %error, "log cannot be read behind the head");
                 let abort = self.jobs.read_behind(run.partition, reading.ticket, reader, READ_RETRY);
@@ -322,8 +273,7 @@ impl Turn<'_> {
                 Ok(record) => reading.records.push_back((stored.offset, Arc::new(record))),
                 Err(error) => {
                     let reason = format!("the record at offset {} is damaged: {error}", stored.offset);
-                    run.catch_ups.forget(slot);
-                    return run.refuse(&reason, &self.parts.metrics.partitions_refused);
+                    return stop(run, slot, &reason);
                 }
             }
         }
@@ -383,4 +333,12 @@ impl Turn<'_> {
             reading.abort = Some(abort);
         }
     }
+}
+
+/// The record that a queue needs next is damaged: that queue waits, the others of the partition go on.
+fn stop(run: &mut PartitionRun, slot: QueueSlot, reason: &str) {
+    run.catch_ups.forget(slot);
+    run.catch_ups.stopped.insert(slot);
+    let client_id = run.queues.id(slot).map(|queue| queue.name.clone()).unwrap_or_default();
+    error!(partition = run.partition.0, %client_id, reason, "queue stopped: a record that it needs is damaged");
 }

@@ -51,13 +51,13 @@ impl Group {
             Ok(ReadEvent::Records(records)) => {
                 for stored in records {
                     if let Err(reason) = process(run, stored, now_ms, metrics) {
-                        return run.refuse(&reason, &metrics.partitions_refused);
+                        return run.refuse(&reason, &self.parts);
                     }
                 }
             }
             Ok(ReadEvent::End(end)) => run.queues.handle_end(end),
             Err(error @ (ReadError::OutOfRange { .. } | ReadError::Damaged { .. })) => {
-                return run.refuse(&error.to_string(), &metrics.partitions_refused);
+                return run.refuse(&error.to_string(), &self.parts);
             }
             Err(error @ ReadError::Unavailable { .. }) => {
                 warn!(partition = partition.0, %error, "log cannot be read; deliveries wait");

@@ -176,10 +176,12 @@ impl Group {
         let now_ms = self.parts.surroundings.now_ms();
         let attached = self.registry.attached(&client_id).filter(|attached| attached.is(connection));
         let number = attached.map(|attached| attached.session);
+        let is_away = self.served(partition).is_none();
         let session = self.served(partition).and_then(|run| run.sessions.get_mut(&client_id));
         let Some(session) = session.filter(|session| Some(session.id.number) == number) else {
             // Whoever asked may have given up.
-            let _ = answer.send(Err(OwnerError::TakenOver));
+            let error = if is_away { OwnerError::Unavailable } else { OwnerError::TakenOver };
+            let _ = answer.send(Err(error));
             return;
         };
         let mut writes = Vec::new();

@@ -8,7 +8,6 @@ use super::{End, Group, Queues};
 use crate::log::state::{CommitOutcome, OpenError, OpenedGroup, StateEntry, StateWrite, StateWriter};
 use crate::log::{Bounds, ReadError};
 use crate::owner::parts::OwnerParts;
-use prometheus::IntGauge;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +15,6 @@ use tidemill_core::attach::{ConnectionEpoch, QueueId};
 use tidemill_core::binary::FormatError;
 use tidemill_core::member::OwnerEpoch;
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, QueueKind};
-use tidemill_core::queue::limits::QueueLimits;
 use tidemill_core::queue::subscription::Subscription;
 use tidemill_core::record::Record;
 use tidemill_core::session::exactly_once::{ExactlyOnce, Incoming};
@@ -95,6 +93,9 @@ impl Group {
             LoadOutcome::Damaged(reason) => {
                 error!(group = self.group.0, reason, "state refused; the group's queues are not served");
                 self.parts.metrics.partitions_refused.add(self.partition_count());
+                for partition in self.parts.partitioning.partitions_of(self.group) {
+                    self.parts.log.refuse(partition, "the state of its group is damaged");
+                }
                 self.queues = Queues::Refused;
                 self.refuse_unbound();
                 self.retry_waiting();
@@ -120,6 +121,7 @@ impl Group {
             if run.is_refused() {
                 continue;
             }
+            self.parts.log.admit(*partition);
             let reader = self.parts.log.reader(*partition, run.queues.head());
             self.jobs.read(*partition, reader, Duration::ZERO);
         }
@@ -160,10 +162,9 @@ async fn open(
     let stored = aside(move || parse(entries)).await?;
     let stored = stored.map_err(|error| LoadOutcome::Damaged(error.to_string()))?;
     give_up_what_is_lost(parts, &stored, &mut bounds).await?;
-    let refused = parts.metrics.partitions_refused.clone();
-    let limits = parts.queues.limits;
+    let for_build = Arc::clone(parts);
     let Built { epoch, mut partitions, wills } =
-        aside(move || build(stored, &bounds, lease_epoch, (limits, &refused))).await?;
+        aside(move || build(stored, &bounds, lease_epoch, &for_build)).await?;
     if parts.state.index().is_some() {
         partitions.values_mut().for_each(|run| run.queues.keep_index(parts.index_block_offsets));
     }
@@ -240,7 +241,7 @@ fn build(
     mut stored: BTreeMap<Partition, StoredPartition>,
     bounds: &BTreeMap<Partition, Bounds>,
     lease_epoch: OwnerEpoch,
-    (limits, refused): (QueueLimits, &IntGauge),
+    parts: &OwnerParts,
 ) -> Built {
     let highest = stored.values().filter_map(|partition| partition.owner.map(|owner| owner.epoch.0)).max();
     let epoch = OwnerEpoch(lease_epoch.0.max(highest.unwrap_or(0).saturating_add(1)));
@@ -248,7 +249,7 @@ fn build(
     for (partition, bounds) in bounds {
         let mut stored = stored.remove(partition).unwrap_or_default();
         wills.extend(stored.take_wills());
-        partitions.insert(*partition, stored.build(*partition, *bounds, epoch, (limits, refused)));
+        partitions.insert(*partition, stored.build(*partition, *bounds, epoch, parts));
     }
     Built { epoch, partitions, wills }
 }
@@ -331,7 +332,7 @@ impl StoredPartition {
         partition: Partition,
         bounds: Bounds,
         epoch: OwnerEpoch,
-        (limits, refused): (QueueLimits, &IntGauge),
+        parts: &OwnerParts,
     ) -> PartitionRun {
         // A partition that never had an owner has no queue either: nobody needs what is in it.
         let fresh =
@@ -339,19 +340,19 @@ impl StoredPartition {
         let stored = self.owner.unwrap_or(fresh);
         let owner = PartitionOwner { epoch, ..stored };
         let head = owner.processed.max(owner.trim_floor);
-        let mut run = PartitionRun::new(partition, owner, head, limits);
+        let mut run = PartitionRun::new(partition, owner, head, parts.queues.limits);
         if bounds.end < head {
             run.refuse(
                 &format!(
                     "the log ends at {}, below {head}: records were lost or it is another log",
                     bounds.end
                 ),
-                refused,
+                parts,
             );
         } else if bounds.start > owner.trim_floor {
             run.refuse(
                 &format!("the log starts at {}, above the trim floor {}", bounds.start, owner.trim_floor),
-                refused,
+                parts,
             );
         }
         for (id, queue) in self.queues {

@@ -1,7 +1,7 @@
 //! Subscribes and unsubscribes under way: one at a time for each client id, in the order they came.
 
+use super::Group;
 use super::inbox::Answer;
-use super::{Group, Queues};
 use bytestring::ByteString;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use tidemill_core::attach::{
@@ -128,7 +128,7 @@ impl Group {
         let partition = self.partition_of(&client_id);
         let attached = self.registry.attached(&client_id).filter(|one| one.is(change.connection()));
         let session = attached.map(|attached| attached.session);
-        let is_away = matches!(self.queues, Queues::Loading | Queues::Refused);
+        let is_away = self.served(partition).is_none();
         let queue = self
             .served(partition)
             .and_then(|run| run.sessions.get(&client_id))

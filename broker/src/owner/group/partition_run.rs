@@ -1,11 +1,11 @@
 //! One partition being served: its queues, sessions, and the reading of its log.
 
-use super::catch_up::CatchUps;
+use super::readings::CatchUps;
 use super::recent::Recent;
 use super::trim::TrimLag;
 use crate::owner::metrics::OwnerMetrics;
+use crate::owner::parts::OwnerParts;
 use bytestring::ByteString;
-use prometheus::IntGauge;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::RandomState;
 use tidemill_core::attach::QueueId;
@@ -70,6 +70,8 @@ pub(super) struct PartitionRun {
     pub(super) is_parking: bool,
     /// Queues near their limit, as the metric knows.
     pub(super) near_limit: i64,
+    /// Queues that cannot go on, as the metric knows.
+    pub(super) stopped: i64,
     origins: Origins,
     refused: bool,
 }
@@ -97,16 +99,19 @@ impl PartitionRun {
             processed_at: Instant::now(),
             is_parking: false,
             near_limit: 0,
+            stopped: 0,
             origins: Origins::default(),
             refused: false,
         }
     }
 
-    /// Stops serving the partition for good: its log or state is not what it must be. A human must act.
-    pub(super) fn refuse(&mut self, reason: &str, refused: &IntGauge) {
+    /// Stops serving the partition for good: its log or state is not what it must be. A human must act. Its log takes
+    /// nothing more: what came behind would hide what is missing, and nothing would ever be trimmed.
+    pub(super) fn refuse(&mut self, reason: &str, parts: &OwnerParts) {
         if !self.refused {
             self.refused = true;
-            refused.inc();
+            parts.metrics.partitions_refused.inc();
+            parts.log.refuse(self.partition, reason);
             error!(partition = self.partition.0, reason, "partition refused; its queues are not served");
         }
     }
@@ -121,6 +126,7 @@ impl PartitionRun {
         metrics.sessions.sub(i64::try_from(self.sessions.len()).unwrap_or(i64::MAX));
         metrics.partitions_refused.sub(i64::from(self.refused));
         metrics.queues_near_limit.sub(self.near_limit);
+        metrics.queues_stopped.sub(self.stopped);
         metrics.set_largest(self.partition, Vec::new());
     }
 

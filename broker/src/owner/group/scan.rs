@@ -19,6 +19,11 @@ impl PartitionRun {
             metrics.queues_near_limit.add(near_limit - self.near_limit);
             self.near_limit = near_limit;
         }
+        let stopped = i64::try_from(self.catch_ups.stopped_count()).unwrap_or(i64::MAX);
+        if stopped != self.stopped {
+            metrics.queues_stopped.add(stopped - self.stopped);
+            self.stopped = stopped;
+        }
         for (queue, waiting) in self.queues.take_near_limit() {
             warn!(
                 client_id = %queue.name,
@@ -26,6 +31,9 @@ impl PartitionRun {
                 bytes = waiting.bytes,
                 "queue has passed 4/5 of its limit"
             );
+        }
+        for (queue, reason) in self.queues.take_at_limit() {
+            warn!(client_id = %queue.name, limit = reason.name(), "queue is at its limit; messages are given up");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Telling an administrator about the sessions of the group. One look takes as long as it takes to go through the client
+//! Telling an administrator about the sessions of the group, also those of partitions that are refused. One look takes as long as it takes to go through the client
 //! ids of the group once.
 
 use super::partition_run::{PartitionRun, Session};
@@ -17,7 +17,7 @@ impl Group {
         let after = query.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         // Holds the lowest so far, one more than are asked for at most.
         let mut found: BTreeMap<&ByteString, (Partition, &Session)> = BTreeMap::new();
-        for (partition, run) in partitions.iter().filter(|(_, run)| !run.is_refused()) {
+        for (partition, run) in partitions {
             for (client_id, session) in &run.sessions {
                 let is_after = match after {
                     Bound::Excluded(after) => **client_id > *after,
@@ -41,8 +41,7 @@ impl Group {
     /// One session.
     pub(super) fn show_session(&self, client_id: &str) -> Result<Option<SessionDetail>, OwnerError> {
         let Queues::Loaded(partitions) = &self.queues else { return Err(OwnerError::Unavailable) };
-        let run = partitions.get(&self.partition_of(client_id)).filter(|run| !run.is_refused());
-        let run = run.ok_or(OwnerError::Unavailable)?;
+        let run = partitions.get(&self.partition_of(client_id)).ok_or(OwnerError::Unavailable)?;
         let Some(session) = run.sessions.get(client_id) else { return Ok(None) };
         let subscriptions = run.queues.subscriptions(session.slot).map(|all| all.in_force());
         Ok(self.session_standing(run, session).map(|one| (one, subscriptions.unwrap_or_default())))

@@ -265,6 +265,9 @@ fn a_queue_that_passes_four_fifths_of_a_bound_says_so_once_until_it_has_drained(
     let near = queues.take_near_limit();
 
     assert_eq!(near.len(), 1);
+    assert_eq!(queues.take_at_limit(), [(id("c"), DropReason::Messages)], "once, however many it gives up");
+    queues.handle_record(30, &record_of("a", 10), 0);
+    assert_eq!(queues.take_at_limit(), []);
     assert_eq!((near[0].0.clone(), queues.near_limit_count()), (id("c"), 1));
     assert_eq!(queues.largest(3), [10]);
     queues.remove(slot);

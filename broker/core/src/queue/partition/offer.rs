@@ -2,6 +2,7 @@
 
 use super::{DeadLetter, HandOut, PartitionQueues, QueueSlot, index};
 use crate::partition::Offset;
+use crate::queue::backlog::Passing;
 use crate::queue::limits::DropReason;
 use crate::queue::progress::{Fate, Mode, Sent, Turn};
 use crate::queue::subscription::Interest;
@@ -221,7 +222,11 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
                 self.hand_outs.push_back(HandOut { slot, offset, interest, redelivery, record });
                 true
             }
-            Turn::Wait => false,
+            Turn::Wait => {
+                let (bytes, publish_ms) = (record.held_bytes() as u64, record.message.publish_time_ms);
+                queue.progress.find(Passing { offset, bytes, publish_ms });
+                false
+            }
             Turn::Pass => true,
         }
     }

@@ -137,3 +137,39 @@ fn a_queue_that_goes_takes_its_routes_along_unless_others_have_them() {
     assert!(queues.is_empty() && queues.routes().is_empty());
     assert_eq!(queues.create(id("three")), slots[1], "places are used again");
 }
+
+/// A client that left right after its last message: its queue is behind, and nothing waits for it.
+#[test]
+fn a_queue_without_a_receiver_for_which_nothing_waits_goes_to_the_head_and_lets_go_of_the_log() {
+    for (topics, expected) in [(["b", "b", "b"], 4), (["b", "a", "b"], 1)] {
+        let mut queues = Queues::new(0, BuildHasherDefault::default());
+        let slot = queues.create(id("c"));
+        queues.subscribe(slot, filter("a"), subscription(0, None));
+        queues.handle_record(0, &record("a"), 0);
+        for (offset, topic) in (1..).zip(topics) {
+            queues.handle_record(offset, &record(topic), 0);
+        }
+        queues.attach(slot, receiver(1, &[]), 0);
+        queues.handle_behind(slot, ReadBehind { from: 0, offset: 0, record: &record("a") }, 0);
+        assert_eq!(handed_out(&mut queues), [(slot, 0, false)]);
+        queues.handle_acked(slot, &[0], true, 0);
+        queues.detach(slot);
+
+        let mut from = 1;
+        while queues.next_lagging(None) == Some(slot) && queues.wanted_from(slot) == Some(from) {
+            let record = record(topics[usize::try_from(from).unwrap() - 1]);
+            if queues.handle_behind(slot, ReadBehind { from, offset: from, record: &record }, 0)
+                != CatchUp::Continue
+            {
+                break;
+            }
+            from += 1;
+        }
+
+        assert_eq!(queues.next_lagging(None), None);
+        assert!(queues.floor() >= expected, "{topics:?}");
+        let waiting = queues.standing(slot).unwrap().waiting.messages;
+        assert_eq!(waiting, topics.iter().filter(|topic| **topic == "a").count() as u64);
+        assert_eq!(handed_out(&mut queues), []);
+    }
+}

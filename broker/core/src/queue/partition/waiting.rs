@@ -68,9 +68,19 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
 
     pub(super) fn drop_message(&mut self, slot: QueueSlot, reason: DropReason, messages: u64) {
         self.drops.add(reason, messages);
-        if let Some(queue) = self.queue_mut(slot) {
-            queue.dropped(reason, messages);
+        let Some(queue) = self.queue_mut(slot) else { return };
+        queue.dropped(reason, messages);
+        let is_bound = matches!(reason, DropReason::Messages | DropReason::Bytes);
+        if is_bound && !std::mem::replace(&mut queue.is_at_limit, true) {
+            self.at_limit.push((slot, reason));
         }
+    }
+
+    /// Queues that have given up their first message at a bound since last asked, and at which. A queue does so again once
+    /// it has drained to 3/5.
+    pub fn take_at_limit(&mut self) -> Vec<(QueueId, DropReason)> {
+        let at_limit = std::mem::take(&mut self.at_limit);
+        at_limit.into_iter().filter_map(|(slot, reason)| Some((self.id(slot)?.clone(), reason))).collect()
     }
 
     /// Gives up what has waited too long, as far as that is known without reading; the rest is found when it is read.
@@ -111,6 +121,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             return;
         }
         queue.is_near_limit = is_near;
+        queue.is_at_limit &= is_near;
         if is_near {
             self.near_limit_count += 1;
             self.near_limit.push(slot);

@@ -19,6 +19,25 @@ impl Progress {
         self.counted()?.oldest_ms()
     }
 
+    /// From where it looks whether anything waits, while nobody receives and nothing that was counted does: at the head it
+    /// does not pin the log.
+    #[must_use]
+    pub fn idle_from(&self) -> Option<Offset> {
+        let is_idle = !self.is_attached()
+            && self.mode == Mode::Behind
+            && self.waiting() == Tally::default()
+            && !self.is_next_given_up();
+        is_idle.then(|| self.cursor.head())
+    }
+
+    /// The message at [`Self::idle_from`] waits.
+    pub fn find(&mut self, message: Passing) {
+        if self.idle_from().is_some() {
+            let backlog = self.backlog.get_or_insert_with(|| Box::new(Backlog::new(message.offset)));
+            backlog.find(message);
+        }
+    }
+
     fn counted(&self) -> Option<&Backlog> {
         self.backlog.as_deref().filter(|_| self.mode == Mode::Behind)
     }
