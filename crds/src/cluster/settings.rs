@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
     .message("nobody could connect: this version knows only auth: {anonymous: true}"))]
 #[serde(rename_all = "camelCase")]
 pub struct Auth {
-    /// Let clients in without credentials.
+    /// Let clients in without credentials. Must be `true`, because this version knows no other kind of access.
     #[serde(default)]
     pub anonymous: bool,
 }
