@@ -66,7 +66,7 @@ struct Dump {
     /// At most so many records.
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// Print payloads, too, with escapes for what is no text.
+    /// Print payloads, too, with escapes for bytes that are not text.
     #[arg(long)]
     payload: bool,
 }

@@ -1,6 +1,6 @@
 //! What a queue may hold, and what happens beyond it.
 
-/// Bounds of every queue of a broker, and what gives way.
+/// Bounds of every queue of a broker, and which messages are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLimits {
     /// Messages that may wait.
