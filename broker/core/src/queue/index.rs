@@ -5,23 +5,26 @@
 //! lists for it and nothing else. It is made at the head, where each record is matched anyway, and never changes; what
 //! was unsubscribed since is found when the record is read. Offsets that no block speaks for are read one by one.
 //!
-//! Stored value: version, number of queues, then each queue in order with its runs: their length in bytes, and for each
-//! run its distance from the end of the one before and its number of offsets.
+//! Stored value: version, number of queues, then each queue in order with its runs. A queue is its fingerprint (8
+//! bytes): two queues that share one are listed together, and each reads a few records more. The runs are their length
+//! in bytes, and for each run its distance from the end of the one before and its number of offsets.
 
 use crate::attach::QueueId;
 use crate::binary::{FormatError, Reader, Writer};
 use crate::partition::Offset;
 use crate::queue::partition::QueueSlot;
-use crate::state::key::{read_queue, write_queue};
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use xxhash_rust::xxh3::Xxh3;
 
 /// Offsets of one block, at most.
 pub const BLOCK_OFFSETS: Offset = 4_096;
-/// Bytes that a block which is being made may take before it ends early ...
-const NOTES_BYTES: usize = 256 << 10;
-/// ... and beyond these for each queue of the partition: the names of many queues shall not make most of a block.
-const NOTES_BYTES_PER_QUEUE: usize = 16;
+/// Bytes that a block may take for each of its offsets ...
+const BYTES_PER_OFFSET: u64 = 64;
+/// ... if it is larger than this. A dearer one is not kept: its queues want so much of what is there that reading
+/// everything costs them little more.
+const BYTES_FREE: u64 = 4_096;
+/// Bytes of notes that a block which is being made may take.
+const NOTES_BYTES_MAX: usize = 256 << 10;
 const VERSION: u8 = 1;
 
 /// One block, immutable.
@@ -53,14 +56,15 @@ impl Block {
         if version != VERSION {
             return Err(FormatError::Unknown { field: "block version", value: version.into() });
         }
+        let wanted = fingerprint(queue);
         for _ in 0..reader.number("queues of a block")? {
-            let listed = read_queue(&mut reader)?;
+            let listed = reader.u64("queue of a block")?;
             let runs = reader.bytes("runs")?;
-            if listed == *queue {
+            if listed == wanted {
                 let found = self.read_runs(runs)?;
                 offsets.extend(found.into_iter().filter(|offset| *offset >= from));
             }
-            if listed >= *queue {
+            if listed >= wanted {
                 break;
             }
         }
@@ -83,95 +87,143 @@ impl Block {
     }
 }
 
-fn write_runs(first: Offset, offsets: &[Offset]) -> Bytes {
-    let mut writer = Writer::default();
-    let mut at = first;
-    for run in offsets.chunk_by(|one, next| one + 1 == *next) {
-        let Some(start) = run.first() else { continue };
-        let length = run.len() as u64;
-        writer.number(start - at);
-        writer.number(length);
-        at = start + length;
+/// XXH3-64 with seed 0 over the kind's number, the name and the session number.
+fn fingerprint(queue: &QueueId) -> u64 {
+    let mut hash = Xxh3::new();
+    hash.update(&[queue.kind as u8]);
+    hash.update(queue.name.as_bytes());
+    hash.update(&queue.number.0.to_le_bytes());
+    hash.digest()
+}
+
+/// Offsets without a gap, from the first of the block on.
+#[derive(Debug, Clone, Copy, Default)]
+struct Run {
+    start: u32,
+    length: u32,
+}
+
+impl Run {
+    fn end(self) -> u32 {
+        self.start + self.length
     }
-    writer.finish()
 }
 
 /// The block that is being made, at the head.
-///
-/// Notes are kept as few bytes: the distance from the offset before, then the slot, of the same offset as distance.
 #[derive(Debug)]
 pub struct OpenBlock {
     first: Offset,
     /// How many offsets it speaks for.
     offsets: Offset,
-    last: (Offset, QueueSlot),
+    /// The last run of each slot; empty ones are none.
+    runs: Vec<Run>,
+    /// The runs before: slot, start, length.
     notes: Writer,
+    is_too_dear: bool,
 }
 
 impl OpenBlock {
     /// Speaks for `offsets` of them from `first` on, at most for [`BLOCK_OFFSETS`].
     #[must_use]
     pub fn new(first: Offset, offsets: Offset) -> Self {
-        Self { first, offsets: offsets.min(BLOCK_OFFSETS), last: (first, 0), notes: Writer::default() }
+        let offsets = offsets.min(BLOCK_OFFSETS);
+        Self { first, offsets, runs: Vec::new(), notes: Writer::default(), is_too_dear: false }
     }
 
     /// Whether it lists nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.notes.is_empty()
+        self.runs.is_empty()
     }
 
-    /// The record at `offset` waits for the queue in `slot`. Offsets come in order, the slots of one offset as well.
+    /// The record at `offset` waits for the queue in `slot`. Offsets come in order, each slot once.
     pub fn note(&mut self, offset: Offset, slot: QueueSlot) {
-        let (last_offset, last_slot) = self.last;
-        let is_first = self.notes.is_empty();
-        debug_assert!(is_first || (offset, slot) > self.last, "each once and in order");
-        self.notes.number(offset - last_offset);
-        let is_same = offset == last_offset && !is_first;
-        self.notes.number(if is_same { slot.wrapping_sub(last_slot) } else { slot }.into());
-        self.last = (offset, slot);
+        let Some(place) = offset.checked_sub(self.first).filter(|_| !self.is_too_dear) else { return };
+        let (Ok(start), Ok(index)) = (u32::try_from(place), usize::try_from(slot)) else {
+            return self.give_up();
+        };
+        if self.runs.len() <= index {
+            self.runs.resize(index + 1, Run::default());
+        }
+        let run = &mut self.runs[index];
+        if run.length > 0 && run.end() == start {
+            run.length += 1;
+            return;
+        }
+        let former = std::mem::replace(run, Run { start, length: 1 });
+        if former.length > 0 {
+            for number in [slot, former.start, former.length] {
+                self.notes.number(number.into());
+            }
+            if self.notes.len() > NOTES_BYTES_MAX {
+                self.give_up();
+            }
+        }
     }
 
-    /// Whether it ends at `head`, in a partition of `queues`.
+    /// It takes too much: nothing speaks for its offsets.
+    fn give_up(&mut self) {
+        self.is_too_dear = true;
+        (self.runs, self.notes) = (Vec::new(), Writer::default());
+    }
+
+    /// Whether it ends at `head`.
     #[must_use]
-    pub fn is_full(&self, head: Offset, queues: usize) -> bool {
+    pub fn is_full(&self, head: Offset) -> bool {
         head.saturating_sub(self.first) >= self.offsets
-            || self.notes.len() > NOTES_BYTES + queues.saturating_mul(NOTES_BYTES_PER_QUEUE)
     }
 
     /// Ends it at `end` and begins the next one there. `name` answers the queue in a slot; what a queue that is gone
-    /// would have got is left out. `None` if it speaks for nothing.
+    /// would have got is left out. `None` if it speaks for nothing, or takes too much.
     pub fn end<'a>(&mut self, end: Offset, name: impl Fn(QueueSlot) -> Option<&'a QueueId>) -> Option<Block> {
-        let ended = std::mem::replace(self, Self::new(end, self.offsets));
-        if end <= ended.first {
+        let ended = std::mem::replace(self, Self::new(end.max(self.first), self.offsets));
+        if end <= ended.first || ended.is_too_dear {
             return None;
         }
         let first = ended.first;
-        let by_slot = ended.into_slots();
-        let by_queue: BTreeMap<&QueueId, &Vec<Offset>> =
-            by_slot.iter().filter_map(|(slot, offsets)| Some((name(*slot)?, offsets))).collect();
-        let mut writer = Writer::versioned(VERSION, 64);
-        writer.number(by_queue.len() as u64);
-        for (queue, offsets) in by_queue {
-            write_queue(&mut writer, queue);
-            writer.bytes(&write_runs(first, offsets));
+        let mut listed: Vec<(u64, Run)> = Vec::new();
+        for (slot, run) in ended.into_runs() {
+            listed.extend(name(slot).map(|queue| (fingerprint(queue), run)));
         }
-        Some(Block { first, end, bytes: writer.finish() })
+        listed.sort_unstable_by_key(|(queue, run)| (*queue, run.start));
+        let by_queue = listed.chunk_by(|one, next| one.0 == next.0);
+        let mut writer = Writer::versioned(VERSION, 64);
+        writer.number(by_queue.clone().count() as u64);
+        for runs in by_queue {
+            let Some((queue, _)) = runs.first() else { continue };
+            writer.u64(*queue);
+            writer.bytes(&write_runs(runs.iter().map(|(_, run)| *run)));
+        }
+        let is_cheap = writer.len() as u64 <= BYTES_FREE.max(BYTES_PER_OFFSET * (end - first));
+        is_cheap.then(|| Block { first, end, bytes: writer.finish() })
     }
 
-    fn into_slots(self) -> BTreeMap<QueueSlot, Vec<Offset>> {
+    fn into_runs(self) -> Vec<(QueueSlot, Run)> {
         let mut reader = Reader::new(self.notes.finish());
-        let mut by_slot: BTreeMap<QueueSlot, Vec<Offset>> = BTreeMap::new();
-        let (mut offset, mut slot): (Offset, QueueSlot) = (self.first, 0);
-        let mut is_first = true;
-        while let (Ok(distance), Ok(number)) = (reader.number("offset"), reader.number_u32("slot")) {
-            offset += distance;
-            slot = if distance == 0 && !is_first { slot.wrapping_add(number) } else { number };
-            is_first = false;
-            by_slot.entry(slot).or_default().push(offset);
+        let mut runs = Vec::new();
+        let mut number = || reader.number_u32("note");
+        while let (Ok(slot), Ok(start), Ok(length)) = (number(), number(), number()) {
+            runs.push((slot, Run { start, length }));
         }
-        by_slot
+        let last = (0..).zip(self.runs).filter(|(_, run)| run.length > 0);
+        runs.extend(last);
+        runs
     }
+}
+
+/// Runs in the order of their starts; those of two queues with one fingerprint may overlap.
+fn write_runs(runs: impl Iterator<Item = Run>) -> Bytes {
+    let mut writer = Writer::default();
+    let mut at = 0;
+    for run in runs.filter(|run| run.length > 0) {
+        let start = run.start.max(at);
+        if start < run.end() {
+            writer.number((start - at).into());
+            writer.number((run.end() - start).into());
+            at = run.end();
+        }
+    }
+    writer.finish()
 }
 
 #[cfg(test)]

@@ -182,13 +182,13 @@ impl StateKey {
     }
 }
 
-pub(crate) fn write_queue(writer: &mut Writer, queue: &QueueId) {
+pub(super) fn write_queue(writer: &mut Writer, queue: &QueueId) {
     writer.u8(queue.kind as u8);
     writer.text(&queue.name);
     writer.u64(queue.number.0);
 }
 
-pub(crate) fn read_queue(reader: &mut Reader) -> Result<QueueId, FormatError> {
+pub(super) fn read_queue(reader: &mut Reader) -> Result<QueueId, FormatError> {
     let kind = reader.u8("queue kind")?;
     let kind = QueueKind::from_number(kind)
         .ok_or(FormatError::Unknown { field: "queue kind", value: kind.into() })?;

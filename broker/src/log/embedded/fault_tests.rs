@@ -3,9 +3,11 @@
 use super::fixture::{PARTITION, Plan, Scene, append, partitioning, start, texts};
 use super::*;
 use crate::log::AppendError;
-use crate::log::state::{CommitOutcome, StateWrite};
+use crate::log::index::IndexWrite;
+use crate::log::state::{Commit, CommitOutcome, State, StateWrite};
 use bytes::Bytes;
 use std::sync::mpsc;
+use tidemill_core::queue::index::Block;
 
 #[tokio::test]
 async fn a_failed_sync_fails_the_log_for_good_and_acknowledges_nothing() {
@@ -137,4 +139,24 @@ fn many_appends_share_one_sync() {
     }
 
     assert_eq!(scene.disk.plan.lock().syncs - syncs, 2);
+}
+
+#[tokio::test]
+async fn blocks_of_the_index_are_left_out_before_the_disk_is_full_and_the_state_goes_on() {
+    let scene = Scene::new();
+    let log = scene.open();
+    let index = State::index(&*log).unwrap();
+    let mut opened = State::open(&*log, PartitionGroup(0), vec![Partition(0)]).await.unwrap();
+    let block = |first| Block { first, end: first + 1, bytes: Bytes::from_static(b"block") };
+    let commit = |first| Commit {
+        writes: vec![StateWrite { partition: Partition(0), key: Bytes::from_static(b"k"), value: None }],
+        index: vec![IndexWrite::Block { partition: Partition(0), block: block(first) }],
+    };
+
+    for (first, free) in [(0, None), (1, Some(200 << 20)), (2, None)] {
+        scene.disk.plan.lock().available = free;
+        assert_eq!(opened.writer.commit(commit(first)).await, CommitOutcome::Committed);
+    }
+
+    assert_eq!(index.blocks(Partition(0), 0).await.unwrap(), [block(0), block(2)]);
 }

@@ -219,6 +219,11 @@ impl RetainedKeyspace {
         })
     }
 
+    /// Free bytes that are kept for what fjall writes after a commit.
+    pub(super) fn reserved_bytes(&self) -> u64 {
+        self.reserved_bytes
+    }
+
     /// Whether changes wait for free space, as of the last ones.
     pub(super) fn is_full(&self) -> bool {
         self.is_full

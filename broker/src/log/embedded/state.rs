@@ -278,11 +278,16 @@ impl Committer {
     fn store(
         &mut self,
         writes: BTreeMap<Vec<u8>, Option<Bytes>>,
-        index: Vec<IndexWrite>,
+        mut index: Vec<IndexWrite>,
         retained: &[Change],
     ) -> Option<RetainedVersion> {
         if self.parts.health.has_failed() {
             return None;
+        }
+        // Nothing depends on blocks: they never take the space that the state needs.
+        let has_blocks = index.iter().any(|write| matches!(write, IndexWrite::Block { .. }));
+        if has_blocks && is_below(&*self.parts.disk, &self.directory, self.retained.reserved_bytes()) {
+            index.retain(|write| matches!(write, IndexWrite::Trim { .. }));
         }
         // At least the system has it, so that a killed broker loses nothing.
         let is_synced = self.unsynced.durability() == Durability::Fsync;

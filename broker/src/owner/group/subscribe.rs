@@ -144,6 +144,18 @@ impl Group {
         for Applied { target, before, .. } in failed.into_iter().rev() {
             let Some(run) = self.served(partition) else { return };
             let Some(slot) = run.queues.slot(&queue) else { return };
+            // Nothing is kept any more for a durable subscription that has ended: it cannot be as before.
+            let now = match &target {
+                SubscriptionTarget::Filter(filter) => {
+                    run.queues.subscriptions(slot).and_then(|all| all.get(filter))
+                }
+                SubscriptionTarget::Shared(_) => None,
+            };
+            let has_ended =
+                |before: Subscription| before.end.is_none() && now.is_some_and(|now| now.end.is_some());
+            if before.is_some_and(has_ended) {
+                continue;
+            }
             match (&target, before) {
                 (SubscriptionTarget::Filter(filter), Some(before)) => {
                     run.queues.subscribe(slot, filter.clone(), before)

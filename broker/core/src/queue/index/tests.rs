@@ -76,23 +76,9 @@ fn format_1_keeps_its_bytes() {
 
     let block = block(10, &wanted, 400, &names);
 
-    // Version, two queues; c0: kind, name, number, 5 bytes of runs (1, 1), (288, 1); c1: (0, 3).
-    let expected = concat!(
-        "01",
-        "02", //
-        "01",
-        "026330",
-        "0700000000000000",
-        "05",
-        "0101",
-        "a00201", //
-        "01",
-        "026331",
-        "0700000000000000",
-        "02",
-        "0003",
-    );
-    assert_eq!(hex(&block.bytes), expected);
+    // Version, two queues; of each its fingerprint and its runs: (0, 3) of c1, (1, 1) and (288, 1) of c0.
+    let (c0, c1) = ("07367b850ca78522", "9e503d590f300589");
+    assert_eq!(hex(&block.bytes), ["0102", c0, "050101a00201", c1, "020003"].concat());
 }
 
 #[test]
@@ -103,32 +89,56 @@ fn another_version_and_an_overlong_run_are_refused() {
     let other = with(&[2, 0]).offsets_of(&queue(0), 0, &mut found);
     assert_eq!(other, Err(FormatError::Unknown { field: "block version", value: 2 }));
 
-    let mut long = vec![1, 1, 1, 2, b'c', b'0', 7, 0, 0, 0, 0, 0, 0, 0, 3, 0];
-    long.extend([0x81, 0x20]); // a run of 4,097
+    let mut long = vec![1, 1];
+    long.extend(fingerprint(&queue(0)).to_le_bytes());
+    long.extend([3, 0, 0x81, 0x20]); // a run of 4,097
     let overlong = with(&long).offsets_of(&queue(0), 0, &mut found);
     assert_eq!(overlong, Err(FormatError::Unknown { field: "length of a run", value: 4_097 }));
     assert_eq!(found, vec![]);
 }
 
 #[test]
-fn a_block_ends_after_its_offsets_or_when_its_notes_take_too_much() {
-    let mut open = OpenBlock::new(100, BLOCK_OFFSETS);
-    assert!(!open.is_full(100 + BLOCK_OFFSETS - 1, 0));
-    assert!(open.is_full(100 + BLOCK_OFFSETS, 0));
+fn a_block_ends_after_its_offsets() {
+    let open = OpenBlock::new(100, BLOCK_OFFSETS);
 
-    let mut slot = 0;
-    while !open.is_full(101, 1) {
-        open.note(100, slot);
-        slot += 1;
+    assert!(!open.is_full(100 + BLOCK_OFFSETS - 1));
+    assert!(open.is_full(100 + BLOCK_OFFSETS));
+    assert!(open.is_full(100 + BLOCK_OFFSETS));
+}
+
+#[test]
+fn many_queues_that_want_everything_take_little_and_what_takes_too_much_speaks_for_nothing() {
+    let names: Vec<QueueId> = (0..2_000).map(queue).collect();
+    let name = |slot: QueueSlot| names.get(slot as usize);
+    let mut open = OpenBlock::new(0, BLOCK_OFFSETS);
+    for offset in 0..BLOCK_OFFSETS {
+        (0..2_000).for_each(|slot| open.note(offset, slot));
     }
+    let all = open.end(BLOCK_OFFSETS, name).unwrap();
+    assert!((all.bytes.len() as u64) < 8 * BLOCK_OFFSETS, "{} bytes", all.bytes.len());
+    assert_eq!(offsets(&all, &names[1_999], 0).len() as u64, BLOCK_OFFSETS);
 
-    assert!((NOTES_BYTES_PER_QUEUE..NOTES_BYTES_PER_QUEUE + 8).contains(&(open.notes.len() - NOTES_BYTES)));
-    assert!(!open.is_full(101, 2), "more queues, more room");
+    // Every second record for each: the notes are given up on the way, and the next block is a new start.
+    for offset in BLOCK_OFFSETS..2 * BLOCK_OFFSETS {
+        (0..2_000)
+            .filter(|slot| (offset + u64::from(*slot)) % 2 == 0)
+            .for_each(|slot| open.note(offset, slot));
+    }
+    assert!(open.is_too_dear && open.notes.is_empty());
+    assert_eq!(open.end(2 * BLOCK_OFFSETS, name), None);
+    open.note(2 * BLOCK_OFFSETS, 7);
+    let next = open.end(2 * BLOCK_OFFSETS + 1, name).unwrap();
+    assert_eq!(offsets(&next, &names[7], 0), vec![2 * BLOCK_OFFSETS]);
+
+    // Many queues that want one record each.
+    (0..2_000).for_each(|slot| open.note(2 * BLOCK_OFFSETS + 1, slot));
+    assert_eq!(open.end(2 * BLOCK_OFFSETS + 2, name), None);
 }
 
 #[test]
 fn nothing_is_a_block_of_no_offset_and_a_queue_that_is_gone_is_left_out() {
     let mut open = OpenBlock::new(5, BLOCK_OFFSETS);
+    open.note(4, 1);
     open.note(5, 0);
     open.note(5, 1);
     let name = queue(1);

@@ -6,8 +6,8 @@ use crate::queue::index::{Block, OpenBlock};
 use crate::queue::progress::Mode;
 use std::hash::BuildHasher;
 
-/// Blocks that wait to be stored; beyond it the oldest is forgotten, and its offsets are read one by one.
-const ENDED_MAX: usize = 64;
+/// Bytes of the blocks that wait to be stored; beyond it the oldest is forgotten, and its offsets are read one by one.
+const ENDED_BYTES_MAX: usize = 1 << 20;
 
 /// The index as it is being made.
 #[derive(Debug)]
@@ -18,8 +18,14 @@ pub(super) struct Index {
 
 impl<S: BuildHasher + Clone> PartitionQueues<S> {
     /// Makes an index from the head on, in blocks of at most `block_offsets`.
+    ///
+    /// A subscription that has ended beyond the head, before a restart, still counts for what is offered once more below
+    /// its end, but is matched no more: the index begins behind it.
     pub fn keep_index(&mut self, block_offsets: Offset) {
-        self.index = Some(Index { open: OpenBlock::new(self.head, block_offsets), ended: Vec::new() });
+        let subscriptions = self.queues.iter().flatten().flat_map(|queue| queue.subscriptions.iter());
+        let first =
+            subscriptions.filter_map(|(_, subscription)| subscription.end).fold(self.head, Offset::max);
+        self.index = Some(Index { open: OpenBlock::new(first, block_offsets), ended: Vec::new() });
     }
 
     /// The record at the head waits for a queue behind it.
@@ -31,8 +37,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
 
     /// Ends the block that is being made if it is full.
     pub(super) fn end_full_block(&mut self) {
-        let queues = self.by_id.len();
-        if self.index.as_ref().is_some_and(|index| index.open.is_full(self.head, queues)) {
+        if self.index.as_ref().is_some_and(|index| index.open.is_full(self.head)) {
             self.end_block();
         }
     }
@@ -44,7 +49,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             || self.queues.iter().flatten().any(|queue| queue.progress.mode() == Mode::Behind);
         let block = index.open.end(self.head, |slot| self.id(slot));
         index.ended.extend(block.filter(|_| is_of_use));
-        if index.ended.len() > ENDED_MAX {
+        while index.ended.iter().map(|block| block.bytes.len()).sum::<usize>() > ENDED_BYTES_MAX {
             index.ended.remove(0);
         }
         self.index = Some(index);

@@ -39,7 +39,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             waiting: progress.waiting(),
             oldest_ms: progress.oldest_waiting_ms(),
             in_flight: progress.in_flight_count(),
-            open: progress.open_count(),
+            open: progress.open_count() - progress.dead_count(),
             parked: progress.parked_count(),
             redelivered: queue.redelivered,
             acked_ms: (queue.acked_ms > 0).then_some(queue.acked_ms),

@@ -167,6 +167,12 @@ impl Progress {
         self.has_room().then_some(*next)
     }
 
+    /// Number of dead letters that are not durable yet.
+    #[must_use]
+    pub fn dead_count(&self) -> usize {
+        self.aside.as_ref().map_or(0, |aside| aside.dead.len() + aside.dying.len())
+    }
+
     /// Number of parked messages.
     #[must_use]
     pub fn parked_count(&self) -> usize {
