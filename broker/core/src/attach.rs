@@ -307,7 +307,7 @@ pub struct ExactlyOnceRequest {
     pub client_id: ByteString,
     /// Which connection asks.
     pub connection: ConnectionEpoch,
-    /// Publishes that go to the log when they are stored.
+    /// Publishes that go to the log when they are stored; those with something in `found` are there, all of each.
     pub intents: Vec<Intent>,
     /// Packet ids whose PUBREL came: PUBCOMP follows the answer.
     pub releases: Vec<PacketId>,

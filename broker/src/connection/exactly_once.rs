@@ -8,7 +8,8 @@ use crate::mailbox::{CloseReason, Turn};
 use crate::router::{Joined, PublishDone};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,10 +18,14 @@ use tidemill_core::message::Message;
 use tidemill_core::packet::{Ack, AckKind, PacketId, QoS, ReasonCode};
 use tidemill_core::session::ack_window::Ticket;
 use tidemill_core::session::in_flight::Intent;
+use tokio::time::{Sleep, sleep};
 
 /// Pause before an owner that cannot store now is asked again. It is asked until the connection ends: meanwhile nothing
 /// is acknowledged.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// How long a client may take from PUBREC to PUBREL before the owner is told that the publish is in the log. Shorter than
+/// what the log keeps for sure: after a crash the owner looks there for publishes of which it was told nothing.
+const SETTLE_AFTER: Duration = Duration::from_secs(10);
 
 /// Nothing but a pointer for a client that does not publish so.
 #[derive(Default)]
@@ -28,16 +33,26 @@ pub(super) struct ExactlyOnceWork(Option<Box<Work>>);
 
 #[derive(Default)]
 struct Work {
-    /// Packet ids that the owner has stored, or is asked to store.
-    stored: BTreeSet<PacketId>,
+    /// What the owner has stored, or is asked to store.
+    stored: BTreeMap<PacketId, Stored>,
+    /// When it is looked at, while the outcome of some is not stored.
+    settle_at: Option<Pin<Box<Sleep>>>,
     waiting: Steps,
     under_way: Option<(BoxFuture<'static, Result<(), OwnerError>>, Steps)>,
+}
+
+struct Stored {
+    unique_id: u128,
+    /// The owner knows, or is told, that it is in the log.
+    is_settled: bool,
 }
 
 /// What goes on when it is stored.
 #[derive(Default)]
 struct Steps {
     publishes: Vec<Held>,
+    /// Publishes that are in the log.
+    settled: Vec<Intent>,
     releases: Vec<PacketId>,
 }
 
@@ -47,13 +62,50 @@ struct Held {
     message: Arc<Message>,
 }
 
+impl Steps {
+    fn is_empty(&self) -> bool {
+        self.publishes.is_empty() && self.settled.is_empty() && self.releases.is_empty()
+    }
+}
+
+impl Work {
+    /// Takes note of publishes that are in the log and not complete, from time to time.
+    fn poll_settled(
+        &mut self,
+        context: &mut Context<'_>,
+        after: Duration,
+        is_in_log: impl Fn(PacketId) -> bool,
+    ) {
+        if self.stored.values().all(|stored| stored.is_settled) {
+            self.settle_at = None;
+            return;
+        }
+        let settle_at = self.settle_at.get_or_insert_with(|| Box::pin(sleep(after)));
+        if settle_at.as_mut().poll(context).is_pending() {
+            return;
+        }
+        for (packet_id, stored) in &mut self.stored {
+            if !stored.is_settled && is_in_log(*packet_id) {
+                stored.is_settled = true;
+                let (packet_id, unique_id) = (*packet_id, stored.unique_id);
+                self.waiting.settled.push(Intent { packet_id, unique_id, found: u64::MAX });
+            }
+        }
+        // Wakes it again for those whose outcome is not there yet.
+        let mut again = Box::pin(sleep(after));
+        let is_over = again.as_mut().poll(context).is_ready();
+        self.settle_at = Some(again).filter(|_| !is_over);
+    }
+}
+
 impl ExactlyOnceWork {
     /// Goes on with what the owner has stored on former connections.
     pub(super) fn resume(intents: &[Intent]) -> Self {
         if intents.is_empty() {
             return Self(None);
         }
-        let stored = intents.iter().map(|intent| intent.packet_id).collect();
+        let stored = |intent: &Intent| Stored { unique_id: intent.unique_id, is_settled: false };
+        let stored = intents.iter().map(|intent| (intent.packet_id, stored(intent))).collect();
         Self(Some(Box::new(Work { stored, ..Work::default() })))
     }
 
@@ -78,7 +130,7 @@ impl Connection {
     pub(super) fn publish_stored(&mut self, packet_id: PacketId, ticket: Ticket, message: Arc<Message>) {
         let intent = Intent { packet_id, unique_id: self.services.router.unique_id(), found: 0 };
         let work = self.exactly_once.0.get_or_insert_default();
-        work.stored.insert(packet_id);
+        work.stored.insert(packet_id, Stored { unique_id: intent.unique_id, is_settled: false });
         work.waiting.publishes.push(Held { intent, ticket, message });
     }
 
@@ -103,7 +155,7 @@ impl Connection {
     /// PUBREL came. True if its PUBCOMP waits until that is stored.
     pub(super) fn release_stored(&mut self, packet_id: PacketId) -> bool {
         let Some(work) = &mut self.exactly_once.0 else { return false };
-        if !work.stored.contains(&packet_id) {
+        if !work.stored.contains_key(&packet_id) {
             return false;
         }
         let under_way = work.under_way.iter().flat_map(|(_, steps)| &steps.releases);
@@ -125,8 +177,9 @@ impl Connection {
                 self.handle_stored(answer, steps);
                 continue;
             }
+            work.poll_settled(context, SETTLE_AFTER, |packet_id| self.mailbox.is_releasable(packet_id));
             let steps = std::mem::take(&mut work.waiting);
-            if steps.publishes.is_empty() && steps.releases.is_empty() {
+            if steps.is_empty() {
                 if work.stored.is_empty() {
                     self.exactly_once.0 = None;
                 }
@@ -135,7 +188,12 @@ impl Connection {
             let request = ExactlyOnceRequest {
                 client_id: self.registered.request.client_id.clone(),
                 connection: *self.registered.connection.lock(),
-                intents: steps.publishes.iter().map(|held| held.intent).collect(),
+                intents: steps
+                    .publishes
+                    .iter()
+                    .map(|held| held.intent)
+                    .chain(steps.settled.clone())
+                    .collect(),
                 releases: steps.releases.clone(),
             };
             let owner = self.services.owner.clone();
@@ -175,5 +233,38 @@ impl Connection {
             debug_assert!(known.is_ok(), "the packet id was looked at before");
         }
         turn.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::future::poll_fn;
+    use std::cell::Cell;
+
+    const SOON: Duration = Duration::from_millis(1);
+
+    #[tokio::test]
+    async fn a_publish_that_is_in_the_log_is_settled_once_if_its_pubrel_does_not_come() {
+        let (early, late) = (PacketId::new(1).unwrap(), PacketId::new(2).unwrap());
+        let stored = |unique_id| Stored { unique_id, is_settled: false };
+        let stored = BTreeMap::from([(early, stored(7)), (late, stored(8))]);
+        let mut work = Work { stored, ..Work::default() };
+        let late_is_in_log = Cell::new(false);
+
+        for (packet_id, unique_id) in [(early, 7), (late, 8)] {
+            let settled = poll_fn(|context| {
+                work.poll_settled(context, SOON, |id| id == early || late_is_in_log.get());
+                let settled = std::mem::take(&mut work.waiting.settled);
+                if settled.is_empty() { Poll::Pending } else { Poll::Ready(settled) }
+            });
+            assert_eq!(settled.await, [Intent { packet_id, unique_id, found: u64::MAX }]);
+            late_is_in_log.set(true);
+        }
+        let all = poll_fn(|context| {
+            work.poll_settled(context, SOON, |_| true);
+            Poll::Ready(work.waiting.settled.is_empty() && work.settle_at.is_none())
+        });
+        assert!(all.await, "nothing is left to look at");
     }
 }

@@ -159,6 +159,7 @@ impl Group {
         if self.end.is_some() {
             return;
         }
+        self.process_heads();
         self.catch_up();
         self.end_given_up();
         self.publish_dead_letters();

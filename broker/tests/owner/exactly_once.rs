@@ -151,6 +151,27 @@ async fn what_the_host_knows_of_a_publish_holds_over_a_reconnect_and_a_crash() {
     assert_eq!(granted(&publisher).intents, intents[1..]);
 }
 
+/// Its records may be trimmed by then: only what is stored tells that it was published.
+#[tokio::test]
+async fn a_publish_whose_host_said_that_it_is_in_the_log_is_known_after_a_crash_whatever_the_log_has() {
+    let world = World::new().await;
+    let publisher = world.attach(request("p")).await.unwrap();
+    let intent = Intent { packet_id: id(1), unique_id: 11, found: 0 };
+    world.store_exactly_once(&publisher, vec![intent], Vec::new()).await.unwrap();
+
+    let settled = Intent { found: u64::MAX, ..intent };
+    world.store_exactly_once(&publisher, vec![settled], Vec::new()).await.unwrap();
+
+    let world = world.crash(2).await;
+    let publisher = world.attach(request("p")).await.unwrap();
+    assert_eq!(granted(&publisher).received, [id(1)], "its repeat is not published");
+    world.store_exactly_once(&publisher, Vec::new(), vec![id(1)]).await.unwrap();
+    let world = world.crash(3).await;
+    let publisher = world.attach(request("p")).await.unwrap();
+    let InFlight { received, intents, .. } = granted(&publisher);
+    assert_eq!((received, intents), (Vec::new(), Vec::new()), "PUBREL ends it");
+}
+
 #[tokio::test]
 async fn exchanges_end_with_their_session_and_only_the_present_connection_has_a_word() {
     let world = World::new().await;

@@ -1,8 +1,10 @@
 //! Subscriptions: answered when they hold, and what they count for.
 
 use super::world::{World, options, payloads, request, subscription};
+use futures::FutureExt;
 use std::sync::atomic::Ordering;
-use tidemill_core::attach::AttachRequest;
+use tidemill_broker::owner::OwnerSide;
+use tidemill_core::attach::{AttachRequest, SubscribeRequest};
 use tidemill_core::packet::{QoS, ReasonCode};
 use tidemill_core::state::key::StateKey;
 
@@ -37,6 +39,31 @@ async fn a_closed_gate_keeps_the_subscription_that_was_there() {
     twice.qos = QoS::ExactlyOnce;
     world.publish(twice).await;
     assert_eq!(world.deliveries(&client, 1).await[0].qos, QoS::AtLeastOnce);
+}
+
+/// Its connection ends before SUBACK. Messages that came meanwhile were not kept for the session.
+#[tokio::test]
+async fn a_durable_subscription_that_was_replaced_by_qos_0_is_not_as_before_although_nobody_hears_of_it() {
+    for is_behind in [false, true] {
+        let world = World::new().await;
+        let window = if is_behind { 1 } else { 100 };
+        let client = world.attach(AttachRequest { window, ..request("c") }).await.unwrap();
+        let asked = |qos| vec![subscription("a", options(qos))];
+        world.subscribe(&client, asked(QoS::AtLeastOnce)).await.unwrap();
+        for number in 0..3 {
+            world.publish_text("a", &number.to_string()).await;
+        }
+        world.until(|| world.metrics.records_read.get() == 3).await;
+
+        let (client_id, connection) = (client.id.clone(), client.grant.connection);
+        let request_0 = SubscribeRequest { client_id, connection, subscriptions: asked(QoS::AtMostOnce) };
+        assert!(world.owner.subscribe(request_0).now_or_never().is_none(), "nobody waits for the answer");
+        world.stored().await;
+
+        let client = world.attach(request("c")).await.unwrap();
+        assert_eq!(client.grant.subscriptions[0].options.qos, QoS::AtMostOnce, "behind: {is_behind}");
+        assert_eq!(payloads(&world.deliveries(&client, 3).await), ["0", "1", "2"]);
+    }
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use crate::log::{LogReader, ReadError, ReadEvent, StoredRecord};
 use crate::owner::HostSide;
 use crate::owner::metrics::OwnerMetrics;
 use bytestring::ByteString;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::attach::{Acked, Deliver, DeliveriesDone, Delivery, SessionNumber};
@@ -31,6 +31,15 @@ const FRAME_BYTES: usize = 32 * 1024;
 /// What a message costs in a frame beyond its record and its identifiers, about.
 const DELIVERY_BYTES: usize = 128;
 
+/// Subscriptions that the records of one partition may match in one turn, about.
+const TURN_MATCHES_MAX: usize = 16_384;
+
+/// What was read at the head of a partition and not offered yet.
+pub(super) struct AtHead {
+    reader: Box<dyn LogReader>,
+    records: VecDeque<StoredRecord>,
+}
+
 /// Window of a receiver, what it is done with, what it has.
 pub(super) type Receiver<'a> = (u16, &'a [Offset], &'a [Offset]);
 
@@ -42,18 +51,13 @@ impl Group {
         reader: Box<dyn LogReader>,
         event: Result<ReadEvent, ReadError>,
     ) {
-        let now_ms = self.parts.surroundings.now_ms();
-        let metrics = &self.parts.metrics;
         let Queues::Loaded(partitions) = &mut self.queues else { return };
         let Some(run) = partitions.get_mut(&partition).filter(|run| !run.is_refused()) else { return };
         let mut pause = Duration::ZERO;
         match event {
             Ok(ReadEvent::Records(records)) => {
-                for stored in records {
-                    if let Err(reason) = process(run, stored, now_ms, metrics) {
-                        return run.refuse(&reason, &self.parts);
-                    }
-                }
+                run.at_head = Some(AtHead { reader, records: records.into() });
+                return;
             }
             Ok(ReadEvent::End(end)) => run.queues.handle_end(end),
             Err(error @ (ReadError::OutOfRange { .. } | ReadError::Damaged { .. })) => {
@@ -69,6 +73,35 @@ impl Group {
             }
         }
         self.jobs.read(partition, reader, pause);
+    }
+
+    /// Offers what was read at the heads, within the bounds of one turn: of a record that very many queues want, others
+    /// of the group are not to wait for the next thousand.
+    pub(super) fn process_heads(&mut self) {
+        let now_ms = self.parts.surroundings.now_ms();
+        let Queues::Loaded(partitions) = &mut self.queues else { return };
+        for (partition, run) in partitions.iter_mut().filter(|(_, run)| !run.is_refused()) {
+            let Some(AtHead { reader, mut records }) = run.at_head.take() else { continue };
+            let mut left = TURN_MATCHES_MAX;
+            while let Some(stored) = (left > 0).then(|| records.pop_front()).flatten() {
+                match process(run, stored, now_ms, &self.parts.metrics) {
+                    Ok(matches) => left = left.saturating_sub(matches),
+                    Err(reason) => {
+                        run.refuse(&reason, &self.parts);
+                        break;
+                    }
+                }
+            }
+            if run.is_refused() {
+                continue;
+            }
+            if records.is_empty() {
+                self.jobs.read(*partition, reader, Duration::ZERO);
+            } else {
+                run.at_head = Some(AtHead { reader, records });
+                self.has_more = true;
+            }
+        }
     }
 
     /// Hands messages to the hosts, in frames that every link takes; those of QoS 2 when their packet ids are stored, which
@@ -203,7 +236,7 @@ fn process(
     stored: StoredRecord,
     now_ms: u64,
     metrics: &OwnerMetrics,
-) -> Result<(), String> {
+) -> Result<usize, String> {
     let offset = stored.offset;
     if offset < run.queues.head() {
         return Err(format!("offset {offset} came after {}: the log is not in order", run.queues.head()));
@@ -212,10 +245,10 @@ fn process(
         .map_err(|error| format!("the record at offset {offset} is damaged: {error}"))?;
     run.check_origin(offset, &record.origin, metrics);
     let record = Arc::new(record);
-    run.queues.handle_record(offset, &record, now_ms);
+    let matches = run.queues.handle_record(offset, &record, now_ms);
     run.recent.push(offset, record);
     metrics.records_read.inc();
-    Ok(())
+    Ok(matches)
 }
 
 /// What a message adds to a frame, about.

@@ -191,7 +191,13 @@ impl Group {
                 writes.push((session.in_key(packet_id), None));
             }
         }
-        for intent in intents {
+        let (known, new): (Vec<_>, Vec<_>) = intents.into_iter().partition(|intent| intent.found != 0);
+        for intent in known {
+            if let Some(settled) = exactly_once.settle(intent.packet_id) {
+                writes.push((session.in_key(intent.packet_id), Some(publisher_in(settled).encode())));
+            }
+        }
+        for intent in new {
             let incoming =
                 Incoming { unique_id: intent.unique_id, since_ms: now_ms, is_settled: false, found: 0 };
             exactly_once.set_incoming(intent.packet_id, incoming);

@@ -1,5 +1,6 @@
 //! One partition being served: its queues, sessions, and the reading of its log.
 
+use super::delivery::AtHead;
 use super::readings::CatchUps;
 use super::recent::Recent;
 use super::trim::TrimLag;
@@ -52,6 +53,8 @@ pub(super) struct PartitionRun {
     pub(super) deadlines: BTreeSet<(u64, ByteString)>,
     /// The newest records.
     pub(super) recent: Recent,
+    /// What was read at the head and not offered yet; `None` while a read is armed.
+    pub(super) at_head: Option<AtHead>,
     /// Queues that read behind the head.
     pub(super) catch_ups: CatchUps,
     /// What is stored of the partition, as of the last commit begun.
@@ -90,6 +93,7 @@ impl PartitionRun {
             sessions: HashMap::new(),
             deadlines: BTreeSet::new(),
             recent: Recent::new(head),
+            at_head: None,
             catch_ups: CatchUps::default(),
             owner,
             trim_seen: (Instant::now(), head),

@@ -144,16 +144,16 @@ impl Group {
         for Applied { target, before, .. } in failed.into_iter().rev() {
             let Some(run) = self.served(partition) else { return };
             let Some(slot) = run.queues.slot(&queue) else { return };
-            // Nothing is kept any more for a durable subscription that has ended: it cannot be as before.
-            let now = match &target {
-                SubscriptionTarget::Filter(filter) => {
-                    run.queues.subscriptions(slot).and_then(|all| all.get(filter))
-                }
-                SubscriptionTarget::Shared(_) => None,
-            };
-            let has_ended =
-                |before: Subscription| before.end.is_none() && now.is_some_and(|now| now.end.is_some());
-            if before.is_some_and(has_ended) {
+            if let SubscriptionTarget::Filter(filter) = &target
+                && before.is_some_and(is_lasting)
+                && !run
+                    .queues
+                    .subscriptions(slot)
+                    .and_then(|all| all.get(filter))
+                    .copied()
+                    .is_some_and(is_lasting)
+            {
+                // A durable subscription has ended. What came since was not kept for it, so it cannot be as before.
                 continue;
             }
             match (&target, before) {
@@ -176,6 +176,11 @@ impl Group {
         }
         self.withdraw_routes(partition, orphans);
     }
+}
+
+/// Whether messages are kept for it from now on.
+fn is_lasting(subscription: Subscription) -> bool {
+    subscription.is_durable() && subscription.end.is_none()
 }
 
 /// The subscription that takes the place of `before`. What waits for a durable one is still due: another durable one keeps

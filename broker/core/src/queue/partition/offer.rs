@@ -37,10 +37,10 @@ pub struct ReadBehind<'a> {
 
 impl<S: BuildHasher + Clone> PartitionQueues<S> {
     /// The record at the head of the partition: offered to all queues, once, in offset order. One below the head was
-    /// offered before and is ignored.
-    pub fn handle_record(&mut self, offset: Offset, record: &Arc<Record>, now_ms: u64) {
+    /// offered before and is ignored. Returns how many subscriptions it matched: so much work it was.
+    pub fn handle_record(&mut self, offset: Offset, record: &Arc<Record>, now_ms: u64) -> usize {
         if offset < self.head {
-            return;
+            return 0;
         }
         self.head = offset + 1;
         let mut matching: Vec<(QueueSlot, TopicFilter)> = Vec::new();
@@ -57,6 +57,7 @@ impl<S: BuildHasher + Clone> PartitionQueues<S> {
             }
         }
         self.end_full_block();
+        matching.len()
     }
 
     fn offer_at_head(
