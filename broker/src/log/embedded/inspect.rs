@@ -1,7 +1,10 @@
 //! Looks at a data directory without changing it, also at one that the broker refuses to start with.
 
 mod check;
+mod contents;
 mod dump;
+mod index;
+mod segment;
 mod walk;
 
 pub use check::{Condition, FileReport, PartitionReport, Report};
@@ -142,5 +145,7 @@ fn disk() -> &'static dyn Disk {
     &SystemDisk
 }
 
+#[cfg(test)]
+mod damage_tests;
 #[cfg(test)]
 mod tests;

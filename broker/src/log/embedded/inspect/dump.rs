@@ -130,7 +130,7 @@ impl Overview {
             self.raise_floor(partition, base.floor);
         }
         for step in Walk::new(&segment.bytes, header) {
-            let Step::Frame(Frame { partition, offset, body, .. }) = step else { continue };
+            let Step::Frame(_, Frame { partition, offset, body, .. }) = step else { continue };
             match body {
                 FrameBody::Record { .. } => {}
                 FrameBody::Floor => self.raise_floor(partition, offset),
@@ -171,7 +171,7 @@ fn dump_segment(
     };
     for step in Walk::new(&segment.bytes, header) {
         let Frame { partition, offset, body, .. } = match step {
-            Step::Frame(frame) => frame,
+            Step::Frame(_, frame) => frame,
             Step::Damage(range, fault) => {
                 tell(damage(range.start, range.end, &fault))?;
                 continue;

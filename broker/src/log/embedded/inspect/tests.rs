@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
 /// Some segments of a log that is closed.
-fn closed_log() -> Scene {
+pub(super) fn closed_log() -> Scene {
     let scene = Scene::with_segments_of(1_000);
     let log = scene.open();
     for number in 0..40_u8 {
@@ -18,11 +18,11 @@ fn closed_log() -> Scene {
     scene
 }
 
-fn check(scene: &Scene) -> Report {
+pub(super) fn check(scene: &Scene) -> Report {
     Inspection::open(&scene.data()).unwrap().check().unwrap()
 }
 
-fn condition(report: &Report, path: &Path) -> (Condition, String) {
+pub(super) fn condition(report: &Report, path: &Path) -> (Condition, String) {
     let file = report.files.iter().find(|file| file.path == path).expect("every file is in the report");
     (file.condition, file.notes.join("; "))
 }
@@ -44,7 +44,7 @@ fn offsets(records: &[DumpedRecord]) -> Vec<u64> {
     records.iter().map(|record| record.offset).collect()
 }
 
-fn flip(path: &Path, position: u64) {
+pub(super) fn flip(path: &Path, position: u64) {
     let mut bytes = std::fs::read(path).unwrap();
     bytes[usize::try_from(position).unwrap()] ^= 1;
     std::fs::write(path, bytes).unwrap();
@@ -192,7 +192,7 @@ fn indexes_segments_and_other_files_that_are_missing_wrong_or_foreign_are_told()
     assert_eq!(condition(&report, &foreign).0, Condition::Damaged);
     assert_eq!(condition(&report, &scene.data().join("partitioning")).0, Condition::Damaged);
     assert_eq!(condition(&report, &scene.data().join("state")).0, Condition::Damaged);
-    assert!(condition(&report, &scene.data().join("log")).1.contains("segments from 2 on are missing"));
+    assert!(condition(&report, &scene.data().join("log")).1.contains("segment 2 is missing"));
     assert!(condition(&report, &scene.segment(3)).1.contains("partition 1 goes on at offset"));
     assert_eq!(condition(&report, &index(2)).0, Condition::Unfinished);
     assert!(!dump(&scene, Selection::default()).0.is_empty());

@@ -6,7 +6,7 @@ use std::ops::Range;
 /// What is at a place of a segment.
 pub(super) enum Step {
     /// A frame that fits.
-    Frame(Frame),
+    Frame(Range<u64>, Frame),
     /// Bytes that do not fit.
     Damage(Range<u64>, FormatFault),
 }
@@ -34,7 +34,7 @@ impl Iterator for Walk<'_> {
         match decode_frame(rest, self.header) {
             Ok(placed) => {
                 self.at += placed.length;
-                Some(Step::Frame(placed.frame))
+                Some(Step::Frame(begin as u64..self.at as u64, placed.frame))
             }
             Err(fault) => {
                 let fits = |at: &usize| {
