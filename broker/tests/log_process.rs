@@ -83,6 +83,10 @@ async fn the_log_of_a_killed_broker_is_checked_and_dumped_but_not_while_it_runs(
     assert_eq!(dump.lines().count(), 1);
     assert!(dump.contains(" offset=1 ") && dump.ends_with("payload=\"payload 2\\n\"\n"), "{dump}");
     assert!(files(data.path()) == before, "nothing was written");
+
+    let (code, dump, error) = log_command(&["dump", "--data", path, "--partition", "99"]).await;
+    assert_eq!((code, &*dump), (2, ""));
+    assert!(error.contains("no partition 99: partitions are 0 to 31"), "{error}");
 }
 
 /// Appends `records` of 1 MiB each to a broker's log; a segment takes 64 of them.

@@ -49,6 +49,14 @@ pub enum InspectError {
         /// Where the log would be.
         path: PathBuf,
     },
+    /// The log has fewer partitions.
+    #[error("there is no partition {partition}: partitions are 0 to {last}")]
+    NoPartition {
+        /// What was asked for.
+        partition: u16,
+        /// The last one.
+        last: usize,
+    },
 }
 
 /// One segment as it is in the directory.

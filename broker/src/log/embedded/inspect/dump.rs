@@ -1,7 +1,7 @@
 //! Tells every record of a log.
 
 use super::super::copies::{CopiedRun, Copies};
-use super::super::format::{FormatFault, Frame, FrameBody, SegmentHeader};
+use super::super::format::{FormatFault, Frame, FrameBody, SegmentHeader, decode_partitioning};
 use super::super::recovery::{Rest, scan};
 use super::walk::{Step, Walk};
 use super::{InspectError, Inspection, SegmentFile, disk, reader};
@@ -86,13 +86,15 @@ impl Inspection {
     ///
     /// # Errors
     ///
-    /// [`InspectError`] if a file cannot be read at all, or a broker was started meanwhile.
+    /// [`InspectError`] if a file cannot be read at all, a broker was started meanwhile, or the log does not have the
+    /// partition.
     pub fn dump(
         &self,
         selection: Selection,
         tell: &mut dyn FnMut(Dumped) -> ControlFlow<()>,
     ) -> Result<(), InspectError> {
         let numbers = self.list()?.segments;
+        self.check_selection(selection, &numbers)?;
         let mut overview = Overview::default();
         for number in &numbers {
             overview.take(&self.load(*number, numbers.last() == Some(number))?);
@@ -104,6 +106,25 @@ impl Inspection {
             }
         }
         self.end()
+    }
+
+    /// Refuses a partition that the log does not have, as far as the partitioning or a header tells.
+    fn check_selection(&self, selection: Selection, numbers: &[u64]) -> Result<(), InspectError> {
+        let Some(Partition(partition)) = selection.partition else { return Ok(()) };
+        let stored = std::fs::read(self.directory.join("partitioning"));
+        let stored = stored.ok().and_then(|bytes| decode_partitioning(&bytes).ok());
+        let mut partitions = stored.map(|partitioning| usize::from(partitioning.partition_count()));
+        for number in numbers {
+            if partitions.is_none() {
+                partitions = self.open_segment(*number)?.header.ok().map(|header| header.bases.len());
+            }
+        }
+        match partitions {
+            Some(partitions) if usize::from(partition) >= partitions => {
+                Err(InspectError::NoPartition { partition, last: partitions.saturating_sub(1) })
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     fn load(&self, number: u64, is_last: bool) -> Result<Loaded, InspectError> {

@@ -226,6 +226,22 @@ fn a_directory_without_a_log_is_refused_and_not_made() {
 }
 
 #[test]
+fn a_partition_that_the_log_does_not_have_is_refused_with_those_that_it_has() {
+    let scene = closed_log();
+    let ask = |partition| {
+        let selection = Selection { partition: Some(Partition(partition)), from: 0 };
+        let inspection = Inspection::open(&scene.data()).unwrap();
+        inspection.dump(selection, &mut |_| ControlFlow::Continue(())).map_err(|error| error.to_string())
+    };
+    let refused = Err("there is no partition 3: partitions are 0 to 2".to_owned());
+
+    assert_eq!(ask(2), Ok(()));
+    assert_eq!(ask(3), refused);
+    std::fs::remove_file(scene.data().join("partitioning")).unwrap();
+    assert_eq!(ask(3), refused);
+}
+
+#[test]
 fn a_broker_that_starts_where_there_was_nothing_to_lock_is_noticed() {
     let scene = closed_log();
     std::fs::remove_file(scene.data().join("lock")).unwrap();
