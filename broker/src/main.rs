@@ -11,6 +11,7 @@ use tidemill_broker::log_command::{self, DumpOptions, Payloads};
 use tidemill_contract::config::Config;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -216,8 +217,8 @@ impl Signals {
 
 /// Lines for people on a terminal, JSON elsewhere; `TIDEMILL_LOG` filters, `info` is the default.
 fn start_logging() -> anyhow::Result<()> {
-    let directives = std::env::var("TIDEMILL_LOG").unwrap_or_else(|_| "info".to_owned());
-    let filter = EnvFilter::builder().parse(&directives).context("TIDEMILL_LOG names no log lines")?;
+    let directives = std::env::var("TIDEMILL_LOG").ok().filter(|directives| !directives.trim().is_empty());
+    let filter = log_filter(directives.as_deref().unwrap_or("info"))?;
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     if std::io::stderr().is_terminal() {
         subscriber.init();
@@ -225,4 +226,39 @@ fn start_logging() -> anyhow::Result<()> {
         subscriber.json().init();
     }
     Ok(())
+}
+
+/// A word alone is a level: the filter would take any other one for a module and write nothing else.
+fn log_filter(directives: &str) -> anyhow::Result<EnvFilter> {
+    let words = directives.split(',').map(str::trim);
+    let mut words = words.filter(|word| !word.is_empty() && !word.contains(['=', '[', ']', '{', '}']));
+    if let Some(word) = words.find(|word| word.parse::<LevelFilter>().is_err()) {
+        anyhow::bail!(
+            "TIDEMILL_LOG: '{word}' is no level: these are off, error, warn, info, debug and trace; for a module write \
+             {word}=debug"
+        );
+    }
+    EnvFilter::builder().parse(directives).context("TIDEMILL_LOG names no log lines")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_that_is_no_log_level_is_refused_by_name() {
+        for (directives, word) in [
+            ("inof", "inof"),
+            ("info, debig", "debig"),
+            ("tidemill_broker", "tidemill_broker"),
+            ("a=b=c", ""),
+        ] {
+            let refused = format!("{:#}", log_filter(directives).unwrap_err());
+            assert!(refused.starts_with("TIDEMILL_LOG") && refused.contains(word), "{refused}");
+        }
+        let taken = ["off", "Info", "trace", "info,", "warn,tidemill_broker::owner=debug", "no_module=trace"];
+        for directives in taken.into_iter().chain(["info,[serve{member=a}]=debug", "[{member}]=trace"]) {
+            assert!(log_filter(directives).is_ok(), "{directives}");
+        }
+    }
 }
