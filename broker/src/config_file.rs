@@ -253,13 +253,21 @@ mod tests {
     fn the_durability_can_be_set_by_a_flag() {
         let set = |settings: &[&str]| {
             let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-            load_text("", &Overrides { settings, ..Overrides::default() }).map(|config| config.embedded)
+            let loaded = load_text("", &Overrides { settings, ..Overrides::default() });
+            loaded.map(|config| config.embedded.unwrap_or_default())
         };
 
         assert_eq!(set(&["embedded.durability=none"]).unwrap().durability, Durability::None);
         let interval = set(&["embedded.durability=interval", "embedded.syncIntervalMs=20"]).unwrap();
         assert_eq!((interval.durability, interval.sync_interval_ms), (Durability::Interval, Some(20)));
         assert!(set(&["embedded.syncIntervalMs=20"]).unwrap_err().contains("embedded.syncIntervalMs"));
+    }
+
+    #[test]
+    fn fewer_partitions_can_be_set_alone() {
+        let overrides = Overrides { settings: vec!["embedded.partitions=8".into()], ..Overrides::default() };
+
+        assert_eq!(load_text("", &overrides).unwrap().partitioning(), (8, 8));
     }
 
     #[test]

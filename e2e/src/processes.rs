@@ -79,7 +79,7 @@ fn config(cluster: &str, member: &str, authority: &Authority) -> Result<Config> 
             bootstrap_servers: kafka()?,
             topic_prefix: Some(format!("e2e.{cluster}")),
             partitions: 8,
-            partition_groups: 6,
+            partition_groups: Some(6),
             replication_factor: 1,
             min_in_sync_replicas: 1,
             create_topics: true,

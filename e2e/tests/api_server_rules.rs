@@ -89,7 +89,14 @@ async fn a_new_cluster_is_let_in_or_refused_with_a_plain_reason() -> anyhow::Res
 
     let accepted = dry_run(&clusters, "fine", &kafka(&[])).await.map_err(anyhow::Error::msg)?;
     assert_eq!(accepted.spec.listeners[0].port, 1883, "the API server fills in the defaults");
-    assert_eq!(accepted.spec.kafka.map(|kafka| kafka.partition_groups), Some(16));
+    assert_eq!(accepted.spec.kafka.as_ref().map(|kafka| kafka.partitions), Some(32));
+    assert_eq!(
+        accepted.spec.kafka.and_then(|kafka| kafka.partition_groups),
+        None,
+        "they follow the partitions"
+    );
+    let few = kafka(&[("kafka/partitions", json!(8))]);
+    dry_run(&clusters, "fine", &few).await.map_err(anyhow::Error::msg)?;
     dry_run(&clusters, "fine", &embedded(&[])).await.map_err(anyhow::Error::msg)?;
 
     let timings = json!({"renewIntervalSecs": 5, "stopAfterSecs": 10, "leaseDurationSecs": 20});
@@ -218,6 +225,8 @@ async fn what_must_not_change_cannot_be_changed_not_even_in_two_steps() -> anyho
         ("image", json!("tidemill/broker:2")),
         ("kafka/bootstrapServers", json!("kafka-b:9092")),
         ("kafka/topicManagement", json!("Observe")),
+        // Says what the default is.
+        ("kafka/partitionGroups", json!(16)),
         ("paused", json!(false)),
     ]);
     dry_run(&clusters, "kept", &allowed).await.map_err(anyhow::Error::msg)?;

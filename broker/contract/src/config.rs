@@ -32,8 +32,9 @@ pub struct Config {
     /// Records and state in Kafka. Without it they are in the embedded log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kafka: Option<Kafka>,
-    /// The embedded log.
-    pub embedded: Embedded,
+    /// The embedded log. Not with `kafka`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedded: Option<Embedded>,
     /// How brokers agree on membership and ownership.
     pub coordination: Coordination,
     /// Lease timings and the Kubernetes objects behind `coordination: kubernetes`.

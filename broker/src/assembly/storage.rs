@@ -57,7 +57,8 @@ pub(super) async fn open(
         let (retained, embedded) = (None, None);
         return Ok(Storage { log: Arc::clone(&log) as _, state: log, retained, directory, embedded });
     }
-    let log = EmbeddedLog::open(&directory, partitioning, durability(&config.embedded))?;
+    let embedded = config.embedded.clone().unwrap_or_default();
+    let log = EmbeddedLog::open(&directory, partitioning, durability(&embedded))?;
     log.hold_appends();
     let (retained, embedded) = (Some(log.retained()), Some(log.metrics().clone()));
     Ok(Storage { log: Arc::clone(&log) as _, state: log, retained, directory, embedded })

@@ -26,7 +26,7 @@ use seats::Seats;
 use state::Opening;
 use std::sync::Arc;
 use std::time::Duration;
-use tidemill_contract::config::Kafka;
+use tidemill_contract::config::{Kafka, default_partition_groups};
 use tidemill_contract::names::Topics;
 use tidemill_contract::topics::{RECORD_OVERHEAD_BYTES, TopicNumbers};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning, PartitioningError};
@@ -61,10 +61,11 @@ impl KafkaSettings {
     ///
     /// [`PartitioningError`] if the numbers make no partitioning.
     pub fn new(kafka: &Kafka, topics: Topics, maximum_packet_bytes: u32) -> Result<Self, PartitioningError> {
+        let groups = kafka.partition_groups.unwrap_or_else(|| default_partition_groups(kafka.partitions));
         Ok(Self {
             bootstrap_servers: kafka.bootstrap_servers.clone(),
             topics,
-            partitioning: Partitioning::new(kafka.partitions, kafka.partition_groups)?,
+            partitioning: Partitioning::new(kafka.partitions, groups)?,
             replication_factor: kafka.replication_factor,
             min_in_sync_replicas: kafka.min_in_sync_replicas,
             maximum_packet_bytes,

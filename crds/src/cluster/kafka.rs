@@ -4,6 +4,11 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+const GROUPS_RULE: &str = "!has(self.partitionGroups) || self.partitionGroups <= self.partitions";
+/// Writing down what the default is, or leaving it out again, is no change.
+const GROUPS_STAY_RULE: &str = "(has(self.partitionGroups) ? self.partitionGroups : (self.partitions < 16 ? self.partitions : 16)) \
+     == (has(oldSelf.partitionGroups) ? oldSelf.partitionGroups : (oldSelf.partitions < 16 ? oldSelf.partitions : 16))";
+
 /// Kafka as the log and the state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
@@ -13,9 +18,10 @@ use serde::{Deserialize, Serialize};
     validation = Rule::new("self.minInSyncReplicas <= self.replicationFactor")
         .message("minInSyncReplicas must not exceed replicationFactor, or nothing could be written")
         .field_path(".minInSyncReplicas"),
-    validation = Rule::new("self.partitionGroups <= self.partitions")
+    validation = Rule::new(GROUPS_RULE)
         .message("partitionGroups must not exceed partitions")
-        .field_path(".partitionGroups")
+        .field_path(".partitionGroups"),
+    validation = Rule::new(GROUPS_STAY_RULE).message("partitionGroups cannot change").field_path(".partitionGroups")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct Kafka {
@@ -40,11 +46,11 @@ pub struct Kafka {
     #[schemars(range(min = 1, max = 64))]
     #[x_kube(validation = Rule::new("self == oldSelf").message("partitions cannot change: queues would be looked for in other partitions"))]
     pub partitions: u16,
-    /// Partition groups, the unit that a broker owns; 1 to `partitions`. Cannot change.
-    #[serde(default = "default_partition_groups")]
+    /// Partition groups, the unit that a broker owns; 1 to `partitions`. Default: 16, or `partitions` if these are fewer.
+    /// Cannot change.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("partitionGroups cannot change"))]
-    pub partition_groups: u16,
+    pub partition_groups: Option<u16>,
     /// Who makes the topics.
     #[serde(default)]
     pub topic_management: TopicManagement,
@@ -63,9 +69,10 @@ pub enum TopicManagement {
 /// The embedded log of a single broker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[x_kube(
-    validation = Rule::new("self.partitionGroups <= self.partitions")
+    validation = Rule::new(GROUPS_RULE)
         .message("partitionGroups must not exceed partitions")
         .field_path(".partitionGroups"),
+    validation = Rule::new(GROUPS_STAY_RULE).message("partitionGroups cannot change").field_path(".partitionGroups"),
     validation = Rule::new("!has(self.syncIntervalMs) || (has(self.durability) && self.durability == 'interval')")
         .message("syncIntervalMs only has a meaning with durability: interval")
         .field_path(".syncIntervalMs")
@@ -77,11 +84,10 @@ pub struct Embedded {
     #[schemars(range(min = 1, max = 64))]
     #[x_kube(validation = Rule::new("self == oldSelf").message("partitions cannot change: queues would be looked for in other partitions"))]
     pub partitions: u16,
-    /// Partition groups, 1 to `partitions`. Cannot change.
-    #[serde(default = "default_partition_groups")]
+    /// Partition groups, 1 to `partitions`. Default: 16, or `partitions` if these are fewer. Cannot change.
+    #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
-    #[x_kube(validation = Rule::new("self == oldSelf").message("partitionGroups cannot change"))]
-    pub partition_groups: u16,
+    pub partition_groups: Option<u16>,
     /// When a message is safe. Default: `fsync`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<Durability>,
@@ -115,8 +121,4 @@ fn default_min_in_sync_replicas() -> i16 {
 
 fn default_partitions() -> u16 {
     32
-}
-
-fn default_partition_groups() -> u16 {
-    16
 }

@@ -324,10 +324,11 @@ mod tests {
             ),
             (dead_letters("lost/#"), "sessions.queue.deadLetterTopic"),
             (dead_letters("$SYS/lost"), "sessions.queue.deadLetterTopic"),
+            (json!({"embedded": {"partitions": 8, "partitionGroups": 9}}), "embedded.partitionGroups"),
             (dead_letters(&"é".repeat(513)), "sessions.queue.deadLetterTopic"),
-            (groups("a/b", "c"), "sharedSubscriptions.groups.name"),
-            (groups("a", "a"), "sharedSubscriptions.groups.name"),
-            (groups("a*", "ab*"), "sharedSubscriptions.groups.name"),
+            (groups("a/b", "c"), "sharedSubscriptions.groups[0].name"),
+            (groups("a", "a"), "sharedSubscriptions.groups[1].name"),
+            (groups("a*", "ab*"), "sharedSubscriptions.groups[1].name"),
         ];
 
         for (choice, key) in cases {

@@ -1,7 +1,13 @@
 //! Rules that one key alone cannot say.
 
-use super::{Config, Coordination, Durability, Limits, SharedSubscriptions};
-use std::net::SocketAddr;
+mod addresses;
+
+use super::{
+    Config, Coordination, Durability, Limits, SharedSubscriptions, default_partition_groups,
+    default_partitions,
+};
+use addresses::is_host_and_port;
+use std::borrow::Cow;
 
 /// What is wrong with a config that parsed. Each message names the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,11 +30,11 @@ pub enum ConfigError {
         /// Why it is needed.
         reason: &'static str,
     },
-    /// Two keys that exclude each other.
+    /// A key that cannot stand as it is, or not beside another one.
     #[error("{key}: {reason}")]
     Conflict {
         /// The key as written in the file.
-        key: &'static str,
+        key: Cow<'static, str>,
         /// Why it cannot stand.
         reason: &'static str,
     },
@@ -36,7 +42,7 @@ pub enum ConfigError {
     #[error("{key} is '{value}', expected host:port with an IP address")]
     Address {
         /// The key as written in the file.
-        key: &'static str,
+        key: String,
         /// What was given.
         value: String,
     },
@@ -44,25 +50,29 @@ pub enum ConfigError {
     #[error("{key} is '{value}', allowed is {allowed}")]
     Name {
         /// The key as written in the file.
-        key: &'static str,
+        key: Cow<'static, str>,
         /// What was given.
         value: String,
         /// What is allowed, in words.
         allowed: &'static str,
     },
-    /// Two listeners of one name.
-    #[error("listeners: two of them have the name '{name}'")]
-    SameName {
-        /// The name.
-        name: String,
+    /// Two names or addresses that must differ.
+    #[error("{key} is '{value}', as {other} is; they must differ")]
+    Same {
+        /// The key as written in the file.
+        key: String,
+        /// The key of the other one.
+        other: String,
+        /// What both are.
+        value: String,
     },
     /// A listener beyond loopback without a decision about access.
     #[error(
-        "listener '{name}' on {address} is open to anybody: configure auth, or allow it with auth.anonymous (--allow-anonymous)"
+        "{key} is {address}, open to anybody: configure auth, or allow it with auth.anonymous (--allow-anonymous)"
     )]
     OpenListener {
-        /// The listener's name.
-        name: String,
+        /// The key as written in the file.
+        key: String,
         /// Where it would listen.
         address: String,
     },
@@ -75,10 +85,7 @@ impl Config {
     ///
     /// The first [`ConfigError`] found; the broker must not start with such a config.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let (partitions, groups) = self.partitioning();
-        range("partitions", u64::from(partitions), 1..=64, "1 to 64")?;
-        let groups_allowed = 1..=u64::from(partitions);
-        range("partitionGroups", u64::from(groups), groups_allowed, "1 to the number of partitions")?;
+        self.check_partitioning()?;
         if let Some(threads) = self.threads {
             range("threads", u64::from(threads), 1..=1_024, "1 to 1024")?;
         }
@@ -90,25 +97,40 @@ impl Config {
         self.check_names()?;
         self.check_kafka()?;
         self.check_membership()?;
-        self.check_listeners()
+        self.check_paths()?;
+        self.check_addresses()
     }
 
     /// Partitions and partition groups of whichever log is configured.
     #[must_use]
     pub fn partitioning(&self) -> (u16, u16) {
-        match &self.kafka {
-            Some(kafka) => (kafka.partitions, kafka.partition_groups),
-            None => (self.embedded.partitions, self.embedded.partition_groups),
-        }
+        let (partitions, groups) = match (&self.kafka, &self.embedded) {
+            (Some(kafka), _) => (kafka.partitions, kafka.partition_groups),
+            (None, Some(embedded)) => (embedded.partitions, embedded.partition_groups),
+            (None, None) => (default_partitions(), None),
+        };
+        (partitions, groups.unwrap_or_else(|| default_partition_groups(partitions)))
+    }
+
+    fn check_partitioning(&self) -> Result<(), ConfigError> {
+        let (partitions, groups) = self.partitioning();
+        let (partitions_key, groups_key, groups_allowed) = match &self.kafka {
+            Some(_) => ("kafka.partitions", "kafka.partitionGroups", "1 to kafka.partitions"),
+            None => ("embedded.partitions", "embedded.partitionGroups", "1 to embedded.partitions"),
+        };
+        range(partitions_key, u64::from(partitions), 1..=64, "1 to 64")?;
+        range(groups_key, u64::from(groups), 1..=u64::from(partitions), groups_allowed)
     }
 
     fn check_embedded(&self) -> Result<(), ConfigError> {
-        let Some(interval) = self.embedded.sync_interval_ms else { return Ok(()) };
-        if self.embedded.durability != Durability::Interval {
-            return Err(ConfigError::Conflict {
-                key: "embedded.syncIntervalMs",
-                reason: "it only has a meaning with embedded.durability: interval",
-            });
+        let Some(embedded) = &self.embedded else { return Ok(()) };
+        if self.kafka.is_some() {
+            return Err(conflict("embedded", "with kafka everything is in Kafka; leave one of them out"));
+        }
+        let Some(interval) = embedded.sync_interval_ms else { return Ok(()) };
+        if embedded.durability != Durability::Interval {
+            let reason = "it only has a meaning with embedded.durability: interval";
+            return Err(conflict("embedded.syncIntervalMs", reason));
         }
         range("embedded.syncIntervalMs", u64::from(interval), 1..=60_000, "1 to 60000")
     }
@@ -116,10 +138,8 @@ impl Config {
     fn check_shared_subscriptions(&self) -> Result<(), ConfigError> {
         let is_served = self.coordination == Coordination::Local;
         if !is_served && self.shared_subscriptions != SharedSubscriptions::default() {
-            return Err(ConfigError::Conflict {
-                key: "sharedSubscriptions",
-                reason: "coordination: kubernetes does not serve shared subscriptions yet",
-            });
+            let reason = "coordination: kubernetes does not serve shared subscriptions yet";
+            return Err(conflict("sharedSubscriptions", reason));
         }
         self.shared_subscriptions.check()
     }
@@ -152,10 +172,7 @@ impl Config {
         if let Some(text) = &self.mqtt.response_information
             && (text.is_empty() || text.len() > RESPONSE_INFORMATION_BYTES_MAX || text.contains('\0'))
         {
-            return Err(ConfigError::Conflict {
-                key: "mqtt.responseInformation",
-                reason: "1 to 1024 bytes, without U+0000",
-            });
+            return Err(conflict("mqtt.responseInformation", "1 to 1024 bytes, without U+0000"));
         }
         Ok(())
     }
@@ -170,7 +187,7 @@ impl Config {
                 Coordination::Kubernetes => (is_dns_name(name), DNS_NAME),
             };
             if !is_allowed {
-                return Err(ConfigError::Name { key, value: name.to_owned(), allowed });
+                return Err(ConfigError::Name { key: key.into(), value: name.to_owned(), allowed });
             }
         }
         Ok(())
@@ -184,17 +201,40 @@ impl Config {
                 reason: "the brokers of Kafka",
             });
         }
-        if kafka.replication_factor < 1 || kafka.min_in_sync_replicas < 1 {
-            return Err(ConfigError::Conflict {
-                key: "kafka.replicationFactor",
-                reason: "replicationFactor and minInSyncReplicas are at least 1",
+        if !kafka.bootstrap_servers.split(',').all(is_host_and_port) {
+            return Err(ConfigError::Name {
+                key: "kafka.bootstrapServers".into(),
+                value: kafka.bootstrap_servers.clone(),
+                allowed: "host:port,host:port",
             });
         }
-        if kafka.min_in_sync_replicas > kafka.replication_factor {
-            return Err(ConfigError::Conflict {
-                key: "kafka.minInSyncReplicas",
-                reason: "it must not exceed replicationFactor, or nothing could be written",
-            });
+        let (replicas, in_sync) = (kafka.replication_factor, kafka.min_in_sync_replicas);
+        for (key, value) in [("kafka.replicationFactor", replicas), ("kafka.minInSyncReplicas", in_sync)] {
+            if value < 1 {
+                return Err(conflict(key, "it must be at least 1"));
+            }
+        }
+        if in_sync > replicas {
+            let reason = "it must not exceed kafka.replicationFactor, or nothing could be written";
+            return Err(conflict("kafka.minInSyncReplicas", reason));
+        }
+        Ok(())
+    }
+
+    fn check_paths(&self) -> Result<(), ConfigError> {
+        if self.data.directory.as_os_str().is_empty() {
+            let reason = "what clients must not lose is kept there";
+            return Err(ConfigError::Missing { key: "data.directory", reason });
+        }
+        let Some(tls) = self.peers.as_ref().map(|peers| &peers.tls) else { return Ok(()) };
+        for (key, file) in [
+            ("peers.tls.caFile", &tls.ca_file),
+            ("peers.tls.certificateFile", &tls.certificate_file),
+            ("peers.tls.keyFile", &tls.key_file),
+        ] {
+            if file.as_os_str().is_empty() {
+                return Err(ConfigError::Missing { key, reason: "links between brokers are mutual TLS" });
+            }
         }
         Ok(())
     }
@@ -214,10 +254,8 @@ impl Config {
                 });
             }
             if self.limits.retained_bytes != Limits::default().retained_bytes {
-                return Err(ConfigError::Conflict {
-                    key: "limits.retainedBytes",
-                    reason: "with coordination: kubernetes nothing is retained yet",
-                });
+                let reason = "with coordination: kubernetes nothing is retained yet";
+                return Err(conflict("limits.retainedBytes", reason));
             }
         }
         let membership = &self.membership;
@@ -225,41 +263,27 @@ impl Config {
             (membership.renew_interval_secs, membership.stop_after_secs, membership.lease_duration_secs)
         {
             if renew == 0 || stop <= 2 * renew || duration < stop + 3 {
-                return Err(ConfigError::Conflict {
-                    key: "membership",
-                    reason: "stopAfterSecs must exceed twice renewIntervalSecs, leaseDurationSecs must exceed stopAfterSecs by 3",
-                });
+                return Err(conflict(
+                    "membership",
+                    "membership.stopAfterSecs must exceed twice membership.renewIntervalSecs, and \
+                     membership.leaseDurationSecs must exceed membership.stopAfterSecs by 3",
+                ));
             }
-        } else if membership.renew_interval_secs.is_some()
-            || membership.stop_after_secs.is_some()
-            || membership.lease_duration_secs.is_some()
-        {
-            return Err(ConfigError::Missing {
-                key: "membership",
-                reason: "renewIntervalSecs, stopAfterSecs and leaseDurationSecs come together",
-            });
+            return Ok(());
         }
-        Ok(())
-    }
-
-    fn check_listeners(&self) -> Result<(), ConfigError> {
-        if self.listeners.0.is_empty() {
-            return Err(ConfigError::Missing { key: "listeners", reason: "clients could not connect" });
+        let timings = [
+            ("membership.renewIntervalSecs", membership.renew_interval_secs),
+            ("membership.stopAfterSecs", membership.stop_after_secs),
+            ("membership.leaseDurationSecs", membership.lease_duration_secs),
+        ];
+        match timings.iter().find(|(_, secs)| secs.is_none()) {
+            Some((key, _)) if timings.iter().any(|(_, secs)| secs.is_some()) => Err(ConfigError::Missing {
+                key,
+                reason: "membership.renewIntervalSecs, membership.stopAfterSecs and membership.leaseDurationSecs come \
+                         together",
+            }),
+            Some(_) | None => Ok(()),
         }
-        parse_address("admin.address", &self.admin.address)?;
-        for (index, listener) in self.listeners.0.iter().enumerate() {
-            if self.listeners.0[..index].iter().any(|earlier| earlier.name == listener.name) {
-                return Err(ConfigError::SameName { name: listener.name.clone() });
-            }
-            let address = parse_address("listeners.address", &listener.address)?;
-            if !address.ip().is_loopback() && !self.auth.anonymous {
-                return Err(ConfigError::OpenListener {
-                    name: listener.name.clone(),
-                    address: listener.address.clone(),
-                });
-            }
-        }
-        Ok(())
     }
 }
 
@@ -290,8 +314,8 @@ pub(super) fn range(
     if bounds.contains(&value) { Ok(()) } else { Err(ConfigError::OutOfRange { key, value, allowed }) }
 }
 
-fn parse_address(key: &'static str, value: &str) -> Result<SocketAddr, ConfigError> {
-    value.parse().map_err(|_| ConfigError::Address { key, value: value.to_owned() })
+pub(super) fn conflict(key: impl Into<Cow<'static, str>>, reason: &'static str) -> ConfigError {
+    ConfigError::Conflict { key: key.into(), reason }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The sections of the config file.
 
+use serde::de::{Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::path::PathBuf;
 
 /// Name of a cluster, default `tidemill`.
@@ -79,6 +81,7 @@ impl Default for Data {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Auth {
     /// Let clients in without credentials, also beyond loopback. Loopback-only brokers let them in anyway.
+    #[serde(deserialize_with = "plain_bool")]
     pub anonymous: bool,
 }
 
@@ -94,9 +97,9 @@ pub struct Kafka {
     /// Partitions of every topic, 1 to 64, fixed at creation.
     #[serde(default = "default_partitions")]
     pub partitions: u16,
-    /// Partition groups, 1 to `partitions`.
-    #[serde(default = "default_partition_groups")]
-    pub partition_groups: u16,
+    /// Partition groups, 1 to `partitions`. Default: 16, or `partitions` if these are fewer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition_groups: Option<u16>,
     /// Replicas of every topic. 1 is not power-loss durable.
     #[serde(default = "default_replication_factor")]
     pub replication_factor: i16,
@@ -104,7 +107,7 @@ pub struct Kafka {
     #[serde(default = "default_min_in_sync_replicas")]
     pub min_in_sync_replicas: i16,
     /// Let the first broker create the topics. The operator does it in a cluster.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "plain_bool")]
     pub create_topics: bool,
 }
 
@@ -113,10 +116,10 @@ pub struct Kafka {
 pub fn default_partitions() -> u16 {
     32
 }
-/// Partition groups when nothing is said.
+/// Partition groups when nothing is said about them, but that there are so many `partitions`.
 #[must_use]
-pub fn default_partition_groups() -> u16 {
-    16
+pub fn default_partition_groups(partitions: u16) -> u16 {
+    partitions.min(16)
 }
 /// Replication factor when nothing is said.
 #[must_use]
@@ -135,8 +138,9 @@ pub fn default_min_in_sync_replicas() -> i16 {
 pub struct Embedded {
     /// Partitions, 1 to 64, fixed when the data directory is created.
     pub partitions: u16,
-    /// Partition groups, 1 to `partitions`.
-    pub partition_groups: u16,
+    /// Partition groups, 1 to `partitions`. Default: 16, or `partitions` if these are fewer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partition_groups: Option<u16>,
     /// When an append is done, and with it what a power cut can take.
     pub durability: Durability,
     /// Milliseconds between two syncs with `durability: interval`, 1 to 60000. Default: 100.
@@ -148,7 +152,7 @@ impl Default for Embedded {
     fn default() -> Self {
         Self {
             partitions: default_partitions(),
-            partition_groups: default_partition_groups(),
+            partition_groups: None,
             durability: Durability::default(),
             sync_interval_ms: None,
         }
@@ -201,6 +205,7 @@ pub struct Membership {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_after_secs: Option<u16>,
     /// Do not take a pod of the same name with another UID as proof that the former one is dead: wait out its lease.
+    #[serde(deserialize_with = "plain_bool")]
     pub strict_identity: bool,
 }
 
@@ -247,6 +252,7 @@ pub struct Mqtt {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_information: Option<String>,
     /// Refuse payloads that say they are UTF-8 and are not, with 0x99.
+    #[serde(deserialize_with = "plain_bool")]
     pub check_payload_format: bool,
     /// Seconds between two publishes of `$SYS/broker/...`; 0 = never.
     pub sys_interval_secs: u32,
@@ -298,4 +304,23 @@ impl Default for Limits {
             retained_bytes: 256 << 20,
         }
     }
+}
+
+/// Reads `true` or `false`, not the text `"true"`: whoever quotes it may mean anything.
+fn plain_bool<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    struct PlainBool;
+
+    impl Visitor<'_> for PlainBool {
+        type Value = bool;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("true or false, without quotes")
+        }
+
+        fn visit_bool<E>(self, value: bool) -> Result<bool, E> {
+            Ok(value)
+        }
+    }
+
+    deserializer.deserialize_any(PlainBool)
 }

@@ -106,7 +106,7 @@ impl Sessions {
             return Ok(());
         }
         Err(ConfigError::Name {
-            key: "sessions.queue.deadLetterTopic",
+            key: "sessions.queue.deadLetterTopic".into(),
             value: topic.clone(),
             allowed: "a topic name of 1 to 1024 bytes, not $SYS or below",
         })

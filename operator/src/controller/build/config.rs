@@ -41,7 +41,7 @@ pub(crate) fn broker_config(namespace: &str, name: &str, spec: &MqttClusterSpec,
             bootstrap_servers: kafka.bootstrap_servers.clone(),
             topic_prefix: Some(prefix),
             partitions: kafka.partitions,
-            partition_groups: kafka.partition_groups,
+            partition_groups: Some(groups_of(kafka.partition_groups, kafka.partitions)),
             replication_factor: kafka.replication_factor,
             min_in_sync_replicas: kafka.min_in_sync_replicas,
             create_topics: false,
@@ -51,7 +51,7 @@ pub(crate) fn broker_config(namespace: &str, name: &str, spec: &MqttClusterSpec,
         config.peers = Some(peers());
     }
     if let Some(embedded) = &spec.embedded {
-        config.embedded = settings::embedded(embedded);
+        config.embedded = Some(settings::embedded(embedded));
     }
     config.sessions = settings::sessions(spec);
     config.shared_subscriptions = settings::shared_subscriptions(spec);
@@ -59,6 +59,11 @@ pub(crate) fn broker_config(namespace: &str, name: &str, spec: &MqttClusterSpec,
     config.limits = settings::limits(spec);
     config.threads = spec.threads;
     config
+}
+
+/// Written also where it is the default: partitioning must not follow a default that changes.
+fn groups_of(wanted: Option<u16>, partitions: u16) -> u16 {
+    wanted.unwrap_or_else(|| config::default_partition_groups(partitions))
 }
 
 fn listener(listener: &tidemill_crds::Listener) -> config::Listener {
@@ -102,12 +107,12 @@ fn baseline() -> Config {
             bootstrap_servers: String::new(),
             topic_prefix: None,
             partitions: 0,
-            partition_groups: 0,
+            partition_groups: None,
             replication_factor: 0,
             min_in_sync_replicas: 0,
             create_topics: false,
         }),
-        embedded: config::Embedded { partitions: 0, partition_groups: 0, ..config::Embedded::default() },
+        embedded: Some(config::Embedded { partitions: 0, ..config::Embedded::default() }),
         peers: Some(Peers {
             address: format!("0.0.0.0:{}", ports::PEERS),
             advertised: None,
@@ -125,11 +130,6 @@ fn baseline() -> Config {
 pub(crate) fn config_document(config: &Config) -> Value {
     let as_value = |config: &Config| serde_json::to_value(config).expect("a config of plain types is JSON");
     let mut document = as_value(config);
-    if config.kafka.is_some()
-        && let Some(entries) = document.as_object_mut()
-    {
-        entries.remove("embedded");
-    }
     without_equal(&mut document, &as_value(&baseline()));
     document
 }

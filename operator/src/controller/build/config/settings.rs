@@ -9,7 +9,7 @@ use tidemill_crds::MqttClusterSpec;
 pub(super) fn embedded(wanted: &tidemill_crds::Embedded) -> Embedded {
     Embedded {
         partitions: wanted.partitions,
-        partition_groups: wanted.partition_groups,
+        partition_groups: Some(super::groups_of(wanted.partition_groups, wanted.partitions)),
         durability: wanted.durability.map_or_else(Durability::default, durability),
         sync_interval_ms: wanted.sync_interval_ms,
     }

@@ -49,6 +49,25 @@ fn a_default_is_not_written_and_a_choice_is() {
 }
 
 #[test]
+fn the_groups_are_written_also_where_they_follow_the_partitions() {
+    for (partitions, wanted, written) in
+        [(32, None, 16), (8, None, 8), (64, None, 16), (32, Some(16), 16), (8, Some(3), 3)]
+    {
+        let (mut shared, mut alone) = (kafka_cluster(), embedded_cluster());
+        let kafka = shared.spec.kafka.as_mut().unwrap();
+        (kafka.partitions, kafka.partition_groups) = (partitions, wanted);
+        let embedded = alone.spec.embedded.as_mut().unwrap();
+        (embedded.partitions, embedded.partition_groups) = (partitions, wanted);
+
+        for (cluster, section) in [(shared, "kafka"), (alone, "embedded")] {
+            let document = config_document(&validate(&cluster).unwrap().config);
+            assert_eq!(document[section]["partitions"], partitions);
+            assert_eq!(document[section]["partitionGroups"], written, "{section} {partitions} {wanted:?}");
+        }
+    }
+}
+
+#[test]
 fn another_limit_is_another_hash() {
     let mut cluster = kafka_cluster();
     let before = config_hash(&validate(&cluster).unwrap().config);
