@@ -156,6 +156,7 @@ async fn choices_that_brokers_do_not_take_are_refused_by_their_key() -> anyhow::
         embedded(&[("embedded", interval), ("threads", json!(1024))]),
         kafka(&[("sessions", json!({"queue": queue, "maxDeliveries": 3, "replayTotal": 4_294_967_295_u32}))]),
         dead_letters("$dead/{clientId}"),
+        dead_letters("$queue"),
         groups(&["orders-eu", "orders-*"]),
     ];
     for spec in &accepted {
@@ -171,6 +172,9 @@ async fn choices_that_brokers_do_not_take_are_refused_by_their_key() -> anyhow::
         (kafka(&[("sessions", json!({"maxDeliveries": 0}))]), "spec.sessions.maxDeliveries"),
         (dead_letters("lost/#"), "deadLetterTopic must be a topic name"),
         (dead_letters("$SYS/lost"), "deadLetterTopic must be a topic name"),
+        (dead_letters("$share/a/lost"), "nobody could receive deadLetterTopic"),
+        (dead_letters("$queue/lost"), "nobody could receive deadLetterTopic"),
+        (dead_letters("lost/{clientID}"), "no word in braces but {clientId}"),
         (dead_letters(&"é".repeat(513)), "deadLetterTopic must have at most 1024 bytes"),
         (groups(&["a/b"]), "a ShareName has no /, + or #"),
         (groups(&["a", "a"]), "two groups of sharedSubscriptions have the same name"),

@@ -61,6 +61,10 @@ pub struct SessionQueue {
     #[x_kube(
         validation = Rule::new(r"!self.matches('[+#\\x00]') && self != '$SYS' && !self.startsWith('$SYS/')")
             .message("deadLetterTopic must be a topic name, without + and #, and not $SYS or below"),
+        validation = Rule::new("!self.startsWith('$share/') && !self.startsWith('$queue/')")
+            .message("nobody could receive deadLetterTopic: $share/ and $queue/ begin shared subscriptions"),
+        validation = Rule::new(r"!self.replace('{clientId}', '').matches('[{][a-zA-Z0-9_.-]*[}]')")
+            .message("deadLetterTopic must have no word in braces but {clientId}"),
         validation = Rule::new("bytes(self).size() <= 1024")
             .message("deadLetterTopic must have at most 1024 bytes")
     )]

@@ -324,6 +324,8 @@ mod tests {
             ),
             (dead_letters("lost/#"), "sessions.queue.deadLetterTopic"),
             (dead_letters("$SYS/lost"), "sessions.queue.deadLetterTopic"),
+            (dead_letters("$share/a/b"), "sessions.queue.deadLetterTopic"),
+            (dead_letters("lost/{clientID}"), "sessions.queue.deadLetterTopic"),
             (json!({"embedded": {"partitions": 8, "partitionGroups": 9}}), "embedded.partitionGroups"),
             (dead_letters(&"é".repeat(513)), "sessions.queue.deadLetterTopic"),
             (groups("a/b", "c"), "sharedSubscriptions.groups[0].name"),

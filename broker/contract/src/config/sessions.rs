@@ -100,15 +100,33 @@ impl Sessions {
             range(key, value.unwrap_or(1), 1..=u64::MAX, at_least_1)?;
         }
         let topic = &queue.dead_letter_topic;
+        let refused = |allowed| {
+            Err(ConfigError::Name {
+                key: "sessions.queue.deadLetterTopic".into(),
+                value: topic.clone(),
+                allowed,
+            })
+        };
         let is_of_broker = topic == "$SYS" || topic.starts_with("$SYS/");
         let is_name = (1..=TOPIC_BYTES_MAX).contains(&topic.len()) && !topic.contains(['+', '#', '\0']);
-        if is_name && !is_of_broker {
-            return Ok(());
+        if !is_name || is_of_broker {
+            return refused("a topic name of 1 to 1024 bytes, not $SYS or below");
         }
-        Err(ConfigError::Name {
-            key: "sessions.queue.deadLetterTopic".into(),
-            value: topic.clone(),
-            allowed: "a topic name of 1 to 1024 bytes, not $SYS or below",
-        })
+        if topic.starts_with("$share/") || topic.starts_with("$queue/") {
+            return refused(
+                "a topic that can be subscribed to: $share/ and $queue/ begin shared subscriptions",
+            );
+        }
+        if has_word_in_braces(&topic.replace("{clientId}", "")) {
+            return refused("no word in braces but {clientId}");
+        }
+        Ok(())
     }
+}
+
+/// Whether something like `{name}` is in `text`.
+fn has_word_in_braces(text: &str) -> bool {
+    let is_word =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));
+    text.split('{').skip(1).any(|rest| rest.split_once('}').is_some_and(|(word, _)| is_word(word)))
 }

@@ -168,6 +168,25 @@ fn there_are_no_more_groups_than_partitions_unless_one_asks_for_them() {
 }
 
 #[test]
+fn a_topic_for_dead_letters_that_nobody_can_receive_or_that_has_another_word_in_braces_is_refused() {
+    let check = |topic: &str| {
+        let yaml = format!("sessions: {{queue: {{deadLetterTopic: '{topic}'}}}}");
+        parse(&yaml).unwrap().check().map_err(|error| error.to_string())
+    };
+
+    for topic in ["$share/a/b", "$queue/a", "dead/{clientid}", "{client}/{clientId}", "d/{}", "{{clientId}x}"]
+    {
+        let error = check(topic).unwrap_err();
+        assert!(error.starts_with("sessions.queue.deadLetterTopic is"), "{topic}: {error}");
+    }
+    for topic in
+        ["$dead/{clientId}", "dead/{clientId}/{clientId}", "$shared/a", "$queue", "a/$share/b", "a{b", "}{"]
+    {
+        assert_eq!(check(topic), Ok(()), "{topic}");
+    }
+}
+
+#[test]
 fn an_embedded_log_beside_kafka_is_refused_also_with_the_values_that_are_the_default() {
     for embedded in ["{}", "{durability: none}", "{partitions: 32}"] {
         let config = parse(&format!("kafka: {{bootstrapServers: 'k:9092'}}\nembedded: {embedded}")).unwrap();
