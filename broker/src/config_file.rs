@@ -1,5 +1,8 @@
 //! The effective config: file, then environment, then flags.
 
+mod parse;
+
+use parse::{Fault, parse};
 use serde_json::Value;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -152,8 +155,10 @@ fn read(path: &Path) -> Result<Config, ConfigFileError> {
     if text.trim().is_empty() {
         return Ok(Config::default());
     }
-    serde_saphyr::from_str(&text)
-        .map_err(|error| ConfigFileError::Parse { path: path.to_owned(), message: error.to_string() })
+    parse(&text).map_err(|Fault { message, place }| {
+        let place = place.map(|(line, column)| format!(", line {line}, column {column}")).unwrap_or_default();
+        ConfigFileError::Parse { path: path.to_owned(), message: format!("{message}{place}") }
+    })
 }
 
 fn parse_listen(number: usize, url: &str) -> Result<Listener, ConfigFileError> {
@@ -202,7 +207,7 @@ fn apply_setting(config: &Config, setting: &str) -> Result<Config, ConfigFileErr
         };
     }
     *place = value;
-    serde_json::from_value(document).map_err(|error| wrong(error.to_string()))
+    parse(&document.to_string()).map_err(|fault| wrong(fault.message))
 }
 
 fn host_name() -> Option<String> {
@@ -264,20 +269,26 @@ mod tests {
     }
 
     #[test]
+    fn a_setting_that_is_no_key_is_refused() {
+        for (setting, told) in [
+            ("limits.nothing=1", "there is no key limits.nothing"),
+            ("limits", "expected KEY=VALUE"),
+            ("limits..x=1", "the key has an empty level"),
+            ("limits.connections=many", "limits.connections: expected a whole number"),
+            ("auth.anonymous='true'", "auth.anonymous: expected true or false"),
+            ("member.x=1", "there is no key 'x'"),
+        ] {
+            let overrides = Overrides { settings: vec![setting.into()], ..Overrides::default() };
+            let error = load_text("member: a\n", &overrides).unwrap_err();
+            assert!(error.starts_with(&format!("--set {setting}: {told}")), "{error}");
+        }
+    }
+
+    #[test]
     fn fewer_partitions_can_be_set_alone() {
         let overrides = Overrides { settings: vec!["embedded.partitions=8".into()], ..Overrides::default() };
 
         assert_eq!(load_text("", &overrides).unwrap().partitioning(), (8, 8));
-    }
-
-    #[test]
-    fn a_setting_that_is_no_key_is_refused() {
-        for setting in ["limits.nothing=1", "limits", "limits..x=1", "limits.connections=many", "member.x=1"]
-        {
-            let overrides = Overrides { settings: vec![setting.into()], ..Overrides::default() };
-            let error = load_text("member: a\n", &overrides).unwrap_err();
-            assert!(error.starts_with("--set"), "{error}");
-        }
     }
 
     #[test]
