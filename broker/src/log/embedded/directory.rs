@@ -1,8 +1,9 @@
 //! The data directory of one broker, locked by it.
 
 use rustix::fs::{FlockOperation, flock};
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ fn holder(pid: Option<u32>) -> String {
 }
 
 impl DataDirectory {
-    /// Creates `path` if it is missing and locks it.
+    /// Creates `path` if it is missing, for the user of this process alone, and locks it.
     ///
     /// # Errors
     ///
@@ -57,7 +58,7 @@ impl DataDirectory {
     /// cannot start with this directory.
     pub fn lock(path: &Path) -> Result<Self, LockError> {
         let unusable = |source| LockError::Unusable { directory: path.to_owned(), source };
-        std::fs::create_dir_all(path).map_err(unusable)?;
+        create_private(path).map_err(unusable)?;
         let mut lock = OpenOptions::new()
             .read(true)
             .write(true)
@@ -80,6 +81,17 @@ impl DataDirectory {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.inner.path
+    }
+}
+
+/// What clients publish is in the directory: nobody else may look into it. One that is there stays as it is.
+fn create_private(path: &Path) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        created => created,
     }
 }
 
@@ -174,6 +186,8 @@ pub(super) fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_locked_directory_is_refused_with_its_name_and_the_holder() {
@@ -186,6 +200,26 @@ mod tests {
         let pid = std::process::id();
         assert_eq!(refused, format!("data directory {} is used by process {pid}", path.display()));
         assert_eq!(held.path(), path);
+    }
+
+    #[test]
+    fn a_directory_that_is_made_is_private_and_one_that_is_there_stays_as_it_is() {
+        let temporary = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let made = temporary.path().join("parent/data");
+        let there = temporary.path().join("there");
+        std::fs::create_dir(&there).unwrap();
+        std::fs::set_permissions(&there, Permissions::from_mode(0o750)).unwrap();
+        let link = temporary.path().join("link");
+        std::os::unix::fs::symlink(&there, &link).unwrap();
+
+        for path in [&made, &there] {
+            DataDirectory::lock(path).unwrap();
+        }
+        assert!(DataDirectory::lock(&link).is_ok());
+
+        assert_eq!(mode(&made), 0o700);
+        assert_eq!(mode(&there), 0o750);
     }
 
     #[test]
