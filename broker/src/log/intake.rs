@@ -106,24 +106,19 @@ impl Intake {
         }
         let mut queue = self.queue.lock();
         let Queue { admissions, appends, answers, phase, .. } = &mut *queue;
-        if *phase == Phase::Open {
-            match &mut admissions[usize::from(partition.0)] {
-                Admission::Refused(reason) => {
-                    let (bytes, reason) = (bytes.len(), reason.clone());
-                    answers.push((done, AppendError::Refused { partition: partition.0, bytes, reason }));
-                }
-                admission => {
-                    sequence.sequence += 1;
-                    self.congestion.add(bytes.len());
-                    let append = PendingAppend { partition, bytes, done };
-                    match admission {
-                        Admission::Held(held) => held.push(append),
-                        Admission::Admitted | Admission::Refused(_) => appends.push_back(append),
-                    }
-                }
-            }
-        } else {
+        if *phase != Phase::Open {
             answers.push((done, AppendError::Closed));
+        } else if let Admission::Refused(reason) = &admissions[usize::from(partition.0)] {
+            let (bytes, reason) = (bytes.len(), reason.clone());
+            answers.push((done, AppendError::Refused { partition: partition.0, bytes, reason }));
+        } else {
+            sequence.sequence += 1;
+            self.congestion.add(bytes.len());
+            let append = PendingAppend { partition, bytes, done };
+            match &mut admissions[usize::from(partition.0)] {
+                Admission::Held(held) => held.push(append),
+                Admission::Admitted | Admission::Refused(_) => appends.push_back(append),
+            }
         }
         self.arrived.notify_one();
     }

@@ -67,7 +67,8 @@ impl Contents {
         let base = header.base(partition).ok_or(FormatFault::Value { field: "partition" })?;
         let index = usize::from(partition.0);
         let is_next = batch == self.batch || batch == self.batch.wrapping_add(1);
-        if !is_next && !(may_skip && batch > self.batch) {
+        let may_be = is_next || may_skip && batch > self.batch;
+        if !may_be {
             return Err(FormatFault::Value { field: "batch" });
         }
         let kind = match frame.body {
