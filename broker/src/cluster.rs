@@ -83,6 +83,12 @@ impl Validity {
         self.valid_until_nanos.store(until_nanos, Ordering::Release);
     }
 
+    /// Whether it has no end: this broker is a cluster of its own.
+    #[must_use]
+    pub fn is_for_good(&self) -> bool {
+        self.valid_until_nanos.load(Ordering::Acquire) == u64::MAX
+    }
+
     /// Whether this broker may act now. Check it just before each acknowledgement.
     #[must_use]
     pub fn is_valid(&self) -> bool {

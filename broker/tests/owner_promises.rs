@@ -12,6 +12,8 @@ mod delivery;
 mod exactly_once;
 #[path = "owner/expiry.rs"]
 mod expiry;
+#[path = "owner/idle.rs"]
+mod idle;
 #[path = "owner/in_flight.rs"]
 mod in_flight;
 #[path = "owner/limits.rs"]

@@ -1,6 +1,7 @@
 //! The task of one partition group. It owns everything of the group: the registry of connected clients, which works on
 //! the lease alone, and, once log and state are there, the queues. Everything it waits for is a [`Job`].
 
+mod alarm;
 mod attach;
 mod catch_up;
 mod commit;
@@ -32,6 +33,7 @@ pub(super) use inbox::{GroupHandle, Request};
 pub use wills::RestoredWill;
 
 use super::parts::OwnerParts;
+use alarm::Alarm;
 use attach::WaitingAttach;
 use commit::Ledger;
 use futures::StreamExt;
@@ -48,12 +50,10 @@ use tidemill_core::attach::{ConnectionEpoch, SessionNumber};
 use tidemill_core::member::OwnerEpoch;
 use tidemill_core::partition::{Partition, PartitionGroup, QueueKind};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tracing::{debug, error, warn};
 use wills::StoredWills;
 
-/// How often deadlines are looked at.
-const TICK: Duration = Duration::from_millis(250);
 /// How long a stopping group tries to store its last cursors. What is not stored is delivered again.
 const LAST_COMMIT_WAIT: Duration = Duration::from_secs(1);
 
@@ -134,18 +134,18 @@ impl Group {
         debug!(group = self.group.0, epoch = self.epoch.0, "owner started");
         self.parts.metrics.groups.inc();
         self.start_loading(Duration::ZERO);
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut alarm = Alarm::new();
         while self.end.is_none() {
             tokio::select! {
                 stopped = &mut self.inbox.stop => self.end = Some(End::Stopped(stopped.ok())),
                 Some(request) = self.inbox.requests.recv() => self.handle_request(request),
                 notices = self.inbox.notices.take() => self.handle_notices(notices),
                 Some(job) = self.jobs.running.next() => self.handle_job(job),
-                _ = ticks.tick() => self.handle_tick(),
+                () = alarm.ring() => self.handle_tick(),
                 () = tokio::task::yield_now(), if self.has_more => {}
             }
             self.settle();
+            alarm.set(self.next_look());
         }
         self.finish().await;
     }

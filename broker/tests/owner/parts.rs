@@ -19,6 +19,7 @@ use tidemill_core::packet::PacketId;
 use tidemill_core::partition::{Partition, PartitionGroup};
 use tidemill_core::topic::{TopicFilter, TopicName};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// A host by number.
 pub(crate) fn host(number: u64) -> Member {
@@ -197,19 +198,41 @@ impl RouteExchange for Routes {
 }
 
 /// Clock, members, and what the owner said.
-#[derive(Default)]
 pub(crate) struct Around {
     pub(crate) now_ms: AtomicU64,
+    /// The clock goes on from there with the time of the runtime.
+    pub(crate) since: Option<Instant>,
+    pub(crate) trim_interval: Duration,
     pub(crate) awaited: Mutex<Vec<MemberId>>,
     pub(crate) dead: Mutex<Vec<Member>>,
+    /// How often the owner asked who is dead: once at each look at its deadlines for each host.
+    pub(crate) asked_dead: AtomicUsize,
     pub(crate) wills: Mutex<Vec<RestoredWill>>,
     pub(crate) raised: Mutex<Vec<(PartitionGroup, OwnerEpoch)>>,
     pub(crate) fenced: watch::Sender<Vec<PartitionGroup>>,
 }
 
+impl Default for Around {
+    fn default() -> Self {
+        Self {
+            now_ms: AtomicU64::new(0),
+            since: None,
+            // Shorter than any wait of a test.
+            trim_interval: Duration::from_millis(10),
+            awaited: Mutex::default(),
+            dead: Mutex::default(),
+            asked_dead: AtomicUsize::new(0),
+            wills: Mutex::default(),
+            raised: Mutex::default(),
+            fenced: watch::Sender::default(),
+        }
+    }
+}
+
 impl Surroundings for Around {
     fn now_ms(&self) -> u64 {
-        self.now_ms.load(Ordering::SeqCst)
+        let passed = self.since.map_or(0, |since| u64::try_from(since.elapsed().as_millis()).unwrap());
+        self.now_ms.load(Ordering::SeqCst) + passed
     }
 
     fn awaited_members(&self) -> Vec<MemberId> {
@@ -217,6 +240,7 @@ impl Surroundings for Around {
     }
 
     fn is_dead(&self, host: &Member) -> bool {
+        self.asked_dead.fetch_add(1, Ordering::SeqCst);
         self.dead.lock().contains(host)
     }
 

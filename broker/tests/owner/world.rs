@@ -33,9 +33,6 @@ use tokio::task::JoinHandle;
 const WAIT: Duration = Duration::from_secs(20);
 
 /// One owner of all groups.
-/// Shorter than any wait of a test.
-const TRIM_INTERVAL: Duration = Duration::from_millis(10);
-
 pub(crate) struct World {
     pub(crate) log: Arc<MemoryLog>,
     pub(crate) hosts: Arc<Hosts>,
@@ -150,7 +147,7 @@ impl World {
         let metrics = OwnerMetrics::register(&prometheus::Registry::new()).unwrap();
         let owner = OwnerService::new(OwnerParts {
             partitioning,
-            trim_interval: TRIM_INTERVAL,
+            trim_interval: around.trim_interval,
             subscriptions_max: 100,
             queues: rules.clone(),
             index_block_offsets: index_block,

@@ -79,6 +79,11 @@ impl Ledger {
         self.changed_at.get_or_insert_with(Instant::now);
     }
 
+    /// When the next commit begins although nobody waits for it; `None` if nothing has changed, or one is under way.
+    pub(super) fn due_at(&self) -> Option<Instant> {
+        self.changed_at.filter(|_| !self.is_in_flight).map(|since| since + LAZY)
+    }
+
     /// Nobody is called any more.
     pub(super) fn drop_waiters(&mut self) {
         self.waiters.clear();

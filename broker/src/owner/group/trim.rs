@@ -65,6 +65,13 @@ impl PartitionRun {
         }
         self.is_trim_due
     }
+
+    /// When that is next worth it; now or before, if it is.
+    pub(super) fn next_trim_look(&self, interval: Duration) -> Instant {
+        let (at, head) = self.trim_seen;
+        let is_now = self.is_trim_due || self.queues.head() - head >= RECORDS;
+        if is_now { at } else { at + interval }
+    }
 }
 
 impl Group {
