@@ -94,6 +94,10 @@ pub async fn start(
     let threads = Arc::new(ConnectionThreads::start(count, &services).map_err(StartError::Threads)?);
 
     let mut tasks = JoinSet::new();
+    tasks.spawn({
+        let (threads, services) = (Arc::clone(&threads), Arc::clone(&services));
+        async move { threads.time_sweeps(&services).await }
+    });
     let accepting = CancellationToken::new();
     let parts = AdminParts {
         partitioning: data_path.partitioning,

@@ -2,18 +2,20 @@
 //! have expired.
 
 use super::Services;
+use crate::cluster::Validity;
 use crate::mailbox::{CloseReason, Mailbox, monotonic_us, unix_ms};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidemill_core::packet::ReasonCode;
-use tokio::time::MissedTickBehavior;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 
 /// How long after its end of validity a broker may still have clients.
 const VALIDITY_EVERY: Duration = Duration::from_millis(200);
-/// A keep alive is found expired at most this many rounds late.
-const KEEP_ALIVE_ROUNDS: u32 = 5;
+/// A keep alive is found expired about so much late, at most.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// Larger than any block that the allocator takes from a shared page.
 const LARGE_BLOCK_BYTES: usize = 4 << 20;
@@ -51,20 +53,33 @@ fn give_memory_back() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(LARGE_BLOCK_BYTES)));
 }
 
-/// Sweeps the connections of this thread until it is dropped. Start it once on each thread of connections.
-pub(super) async fn sweep_thread(services: Arc<Services>) {
-    let mut every = tokio::time::interval(VALIDITY_EVERY);
-    every.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut round = 0_u32;
-    loop {
-        every.tick().await;
-        round = round.wrapping_add(1);
-        let is_valid = services.validity.is_valid();
-        if is_valid && !round.is_multiple_of(KEEP_ALIVE_ROUNDS) {
-            continue;
-        }
+/// Says when the threads of connections are to sweep, and sweeps what they share. A timer on each of them would be looked
+/// at whenever the thread rests.
+pub(super) async fn time_sweeps(services: &Services, rounds: &watch::Sender<()>) {
+    time_rounds(&services.validity, || {
         services.router.sweep_retained(unix_ms());
+        rounds.send_replace(());
+    })
+    .await;
+}
+
+async fn time_rounds(validity: &Validity, begin_round: impl Fn()) {
+    let mut swept = Instant::now();
+    loop {
+        // A broker that is valid for good need not look.
+        sleep(if validity.is_for_good() { SWEEP_EVERY } else { VALIDITY_EVERY }).await;
+        if !validity.is_valid() || swept.elapsed() >= SWEEP_EVERY {
+            swept = Instant::now();
+            begin_round();
+        }
+    }
+}
+
+/// Sweeps the connections of this thread in each round, until it is dropped. Start it once on each thread of connections.
+pub(super) async fn sweep_thread(services: Arc<Services>, mut rounds: watch::Receiver<()>) {
+    while rounds.changed().await.is_ok() {
         give_memory_back();
+        let is_valid = services.validity.is_valid();
         let now_ms = monotonic_us() / 1_000;
         WATCHED.with_borrow(|watched| {
             for mailbox in watched.values() {
@@ -75,5 +90,32 @@ pub(super) async fn sweep_thread(services: Arc<Services>) {
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use tokio::time::timeout;
+
+    async fn rounds_within(validity: &Validity, time: Duration) -> u32 {
+        let rounds = Cell::new(0);
+        let timed = time_rounds(validity, || rounds.set(rounds.get() + 1));
+        assert!(timeout(time, timed).await.is_err());
+        rounds.get()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_round_begins_every_second_and_soon_after_the_end_of_validity() {
+        let half = Duration::from_millis(10_500);
+        let validity = Validity::always();
+        assert_eq!(rounds_within(&validity, half).await, 10);
+
+        validity.set(u64::MAX - 1);
+        assert_eq!(rounds_within(&validity, half).await, 10);
+
+        validity.set(0);
+        assert_eq!(rounds_within(&validity, VALIDITY_EVERY + Duration::from_millis(1)).await, 1);
     }
 }

@@ -1,7 +1,7 @@
 //! The threads that serve connections: one single-threaded runtime each. A connection stays on its thread.
 
 use super::Services;
-use super::sweep::sweep_thread;
+use super::sweep::{sweep_thread, time_sweeps};
 use crate::mailbox::{begin_rounds, finish_round};
 use std::future::Future;
 use std::io;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -20,6 +21,8 @@ pub struct ConnectionThreads {
     joins: parking_lot::Mutex<Vec<JoinHandle<()>>>,
     next: AtomicUsize,
     connections: TaskTracker,
+    /// Each change is one sweep of all threads.
+    rounds: watch::Sender<()>,
     stop: CancellationToken,
 }
 
@@ -30,30 +33,36 @@ pub fn default_count() -> usize {
 }
 
 impl ConnectionThreads {
-    /// Starts `count` threads, each with its sweep.
+    /// Starts `count` threads. They sweep while [`Self::time_sweeps`] runs.
     ///
     /// # Errors
     ///
     /// [`io::Error`] if the system gives no thread or no reactor.
     pub fn start(count: usize, services: &Arc<Services>) -> io::Result<Self> {
         let stop = CancellationToken::new();
+        let rounds = watch::Sender::default();
         let (mut handles, mut joins) = (Vec::new(), Vec::new());
         for number in 0..count {
             let runtime = Builder::new_current_thread().enable_all().on_thread_park(finish_round).build()?;
             handles.push(runtime.handle().clone());
-            let (stop, services) = (stop.clone(), Arc::clone(services));
+            let (stop, services, rounds) = (stop.clone(), Arc::clone(services), rounds.subscribe());
             joins.push(thread::Builder::new().name(format!("connections-{number}")).spawn(move || {
                 begin_rounds();
                 runtime.block_on(async {
                     tokio::select! {
                         () = stop.cancelled() => {}
-                        () = sweep_thread(services) => {}
+                        () = sweep_thread(services, rounds) => {}
                     }
                 });
             })?);
         }
         let (next, connections) = (AtomicUsize::new(0), TaskTracker::new());
-        Ok(Self { handles, joins: parking_lot::Mutex::new(joins), next, connections, stop })
+        Ok(Self { handles, joins: parking_lot::Mutex::new(joins), next, connections, rounds, stop })
+    }
+
+    /// Lets all threads look after keep alives and validity, again and again, until it is dropped.
+    pub async fn time_sweeps(&self, services: &Services) {
+        time_sweeps(services, &self.rounds).await;
     }
 
     /// Serves one connection on the next thread.
