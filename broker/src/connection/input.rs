@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tidemill_codec::Codec;
 use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
@@ -28,11 +28,13 @@ pub(super) struct Input {
     rest: BytesMut,
     /// Whether the buffer that was handed out was `rest` itself.
     is_rest: bool,
+    /// The last read took all that was there.
+    is_drained: bool,
 }
 
 impl Input {
     pub(super) fn new(socket: OwnedReadHalf, rest: BytesMut) -> Self {
-        Self { socket, rest, is_rest: false }
+        Self { socket, rest, is_rest: false, is_drained: false }
     }
 
     /// Whether bytes are here that were not decoded.
@@ -49,11 +51,20 @@ impl Input {
     /// Reads once; the bytes follow what was put back. Give the buffer to [`Input::put_back`] after use. Also says how
     /// many bytes are new.
     pub(super) fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(BytesMut, usize)>> {
+        if self.is_drained {
+            // Most of the time: asks to be woken, and does no more.
+            ready!(self.socket.as_ref().poll_read_ready(context))?;
+            self.is_drained = false;
+        }
         let mut buffer = self.take_buffer();
+        let room = buffer.capacity() - buffer.len();
         let outcome = pin!(self.socket.read_buf(&mut buffer)).poll(context);
         match outcome {
             Poll::Ready(Ok(0)) => Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
-            Poll::Ready(Ok(count)) => Poll::Ready(Ok((buffer, count))),
+            Poll::Ready(Ok(count)) => {
+                self.is_drained = count < room;
+                Poll::Ready(Ok((buffer, count)))
+            }
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
                 self.put_back(buffer);

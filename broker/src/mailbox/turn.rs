@@ -4,7 +4,7 @@
 
 use super::Mailbox;
 use crate::metrics::Metrics;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;
 use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -16,7 +16,8 @@ pub struct Turn {
     dirty: Vec<Arc<Mailbox>>,
     metrics: Metrics,
     now_us: u64,
-    now_ms: u64,
+    /// Only once it is asked for.
+    now_ms: OnceCell<u64>,
     received: [u64; 3],
     received_bytes: u64,
     packets: u64,
@@ -95,7 +96,7 @@ impl Turn {
             dirty: SPARE.take(),
             metrics: metrics.clone(),
             now_us: monotonic_us(),
-            now_ms: unix_ms(),
+            now_ms: OnceCell::new(),
             received: [0; 3],
             received_bytes: 0,
             packets: 0,
@@ -112,10 +113,10 @@ impl Turn {
         self.now_us
     }
 
-    /// When it began, in milliseconds since the Unix epoch.
+    /// When it began, in milliseconds since the Unix epoch; the same at every call.
     #[must_use]
     pub fn now_ms(&self) -> u64 {
-        self.now_ms
+        *self.now_ms.get_or_init(unix_ms)
     }
 
     pub(super) fn remember(&mut self, mailbox: Arc<Mailbox>) {
