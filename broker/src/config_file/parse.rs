@@ -53,6 +53,9 @@ fn explain(path: &str, error: &Error) -> Option<String> {
             found_words(unexpected)
         ));
     }
+    if let Error::MultipleDocuments { .. } = error {
+        return Some("a second document begins, expected is one".to_owned());
+    }
     if let Error::NullIntoString { .. } = error {
         return Some(format!("{subject}: expected text, found nothing"));
     }
@@ -149,6 +152,7 @@ mod tests {
             ("limit: {}", "there is no key limit, there are member, cluster, "),
             ("limits: {connections: 1, connections: 2}", "limits.connections is there twice"),
             ("member: a\nmember: b", "member is there twice"),
+            ("member: a\n---\nmember: b", "a second document begins, expected is one"),
             ("- a", "the config: expected keys with values below it"),
         ];
 
