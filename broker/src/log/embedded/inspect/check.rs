@@ -91,9 +91,7 @@ impl Inspection {
             let standing = Standing { is_last, has_index: listing.indexes.contains(number) };
             survey.check(&segment, standing, &mut report)?;
         }
-        for missing in survey.missing() {
-            report.add(&self.log(), Condition::Damaged, missing);
-        }
+        survey.report_missing(&self.log(), &mut report);
         report.partitions = survey.partitions;
         report_others(&listing, &self.log(), &mut report);
         self.end()?;

@@ -1,6 +1,6 @@
 //! What of a segment can be read, before and behind damage.
 
-use super::super::format::{FormatFault, Frame, FrameBody, RunKind, SegmentHeader};
+use super::super::format::{Before, FormatFault, Frame, FrameBody, RunKind, SegmentHeader};
 use super::walk::{Step, Walk};
 use std::ops::Range;
 use tidemill_core::partition::{Offset, Partition};
@@ -15,6 +15,8 @@ pub(super) struct Contents {
     pub(super) ends: Vec<Offset>,
     /// What cannot be read, in the order of the file.
     pub(super) damages: Vec<(Range<u64>, FormatFault)>,
+    /// Something was written before what was in front of it was synced: a power cut could take it.
+    pub(super) has_unsynced: bool,
     /// Number of the last batch that was met.
     batch: u32,
 }
@@ -36,11 +38,13 @@ impl Contents {
             floors: header.bases.iter().map(|base| base.floor).collect(),
             ends: header.bases.iter().map(|base| base.offset).collect(),
             damages: Vec::new(),
+            has_unsynced: false,
             batch: 0,
         };
         for step in Walk::new(bytes, header) {
             match step {
-                Step::Frame(range, frame) => {
+                Step::Frame(range, frame, before) => {
+                    contents.has_unsynced |= before == Before::Unsynced;
                     if let Err(fault) = contents.take(header, &frame, range.start) {
                         contents.damages.push((range, fault));
                     }
@@ -67,14 +71,15 @@ impl Contents {
         let base = header.base(partition).ok_or(FormatFault::Value { field: "partition" })?;
         let index = usize::from(partition.0);
         let is_next = batch == self.batch || batch == self.batch.wrapping_add(1);
-        let may_be = is_next || may_skip && batch > self.batch;
-        if !may_be {
+        let follows = is_next || (may_skip && batch > self.batch);
+        if !follows {
             return Err(FormatFault::Value { field: "batch" });
         }
         let kind = match frame.body {
             FrameBody::Record { .. } => {
                 let end = self.ends[index];
-                if offset != end && !(may_skip && offset > end) {
+                let follows = offset == end || (may_skip && offset > end);
+                if !follows {
                     return Err(FormatFault::Value { field: "offset" });
                 }
                 self.ends[index] = offset.saturating_add(1);

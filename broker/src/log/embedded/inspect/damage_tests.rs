@@ -11,7 +11,7 @@ fn frame(path: &Path, number: usize) -> u64 {
     let header = SegmentHeader::decode(&bytes).unwrap();
     let mut steps = walk::Walk::new(&bytes, &header);
     match steps.nth(number).unwrap() {
-        walk::Step::Frame(range, _) => range.start + 8,
+        walk::Step::Frame(range, ..) => range.start + 8,
         walk::Step::Damage(..) => panic!("the segment is whole"),
     }
 }
@@ -176,4 +176,29 @@ async fn a_copy_that_is_missing_is_told_and_one_that_is_damaged_is_not_told_twic
 
     let told: Vec<_> = damaged(&report).into_iter().map(|(_, note)| note).collect();
     assert!(told.contains(&"partition 2: offsets 0 to 0 are missing".to_owned()), "{told:?}");
+}
+
+#[tokio::test]
+async fn offsets_that_were_given_up_are_not_missing() {
+    let mut scene = Scene::with_segments_of(1_000);
+    scene.durability = Durability::None;
+    let log = scene.open();
+    log.give_up(PARTITION, 100).await.unwrap();
+    let slow = Partition(2);
+    append(&*log, slow, b"needed for long");
+    log.give_up(slow, 50).await.unwrap();
+    append(&*log, slow, b"needed for long, too");
+    while log.metrics().copied_bytes.get() == 0 {
+        append(&*log, Partition(0), &[7; 90]);
+        log.trim(Partition(0), log.bounds(Partition(0)).await.unwrap().end).await.unwrap();
+    }
+    log.close().await;
+    drop(log);
+
+    let report = check(&scene);
+
+    assert!(report.is_fine(), "{report:?}");
+    assert_eq!(report.partitions[1].end, 100);
+    let told = condition(&report, &scene.data().join("log")).1;
+    assert!(told.starts_with("partition 1: offsets 0 to 99 are not there: given up"), "{told}");
 }

@@ -151,7 +151,7 @@ impl Overview {
             self.raise_floor(partition, base.floor);
         }
         for step in Walk::new(&segment.bytes, header) {
-            let Step::Frame(_, Frame { partition, offset, body, .. }) = step else { continue };
+            let Step::Frame(_, Frame { partition, offset, body, .. }, _) = step else { continue };
             match body {
                 FrameBody::Record { .. } => {}
                 FrameBody::Floor => self.raise_floor(partition, offset),
@@ -192,7 +192,7 @@ fn dump_segment(
     };
     for step in Walk::new(&segment.bytes, header) {
         let Frame { partition, offset, body, .. } = match step {
-            Step::Frame(_, frame) => frame,
+            Step::Frame(_, frame, _) => frame,
             Step::Damage(range, fault) => {
                 tell(damage(range.start, range.end, &fault))?;
                 continue;

@@ -11,6 +11,7 @@ use super::{InspectError, SegmentFile, disk, reader};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
+use std::path::Path;
 use tidemill_core::partition::{Offset, Partition};
 
 /// Damaged places of one segment that are named; more are only counted.
@@ -28,6 +29,8 @@ pub(super) struct Survey {
     /// Where the own records of each partition begin; none if the header that says so cannot be read.
     own_firsts: Option<Vec<Offset>>,
     copies: BTreeMap<Partition, Copies>,
+    /// A power cut can have taken records that were acknowledged.
+    has_unsynced: bool,
 }
 
 /// Where a segment is in the log.
@@ -96,6 +99,7 @@ impl Survey {
             self.check_index(segment, header, &contents, (length, standing), report)?;
         }
         self.is_damaged = condition == Condition::Damaged;
+        self.has_unsynced |= contents.has_unsynced;
         self.partitions = stand(&contents);
         Ok(())
     }
@@ -159,26 +163,27 @@ impl Survey {
         self.note_copies(segment, runs.map(|run| (run.partition, run.first, u64::from(run.count))));
     }
 
-    /// Offsets at or above the floor of their partition that no segment has, below the first one that one has. The end of
-    /// the log must be readable: it tells the floors.
-    pub(super) fn missing(&self) -> Vec<String> {
-        let Some(own_firsts) = self.own_firsts.as_ref().filter(|_| !self.is_damaged) else {
-            return Vec::new();
-        };
-        let mut notes = Vec::new();
+    /// Tells offsets at or above the floor of their partition that no segment has, below the first one that one has. The
+    /// end of the log must be readable: it tells the floors.
+    pub(super) fn report_missing(&self, log: &Path, report: &mut Report) {
+        let Some(own_firsts) = self.own_firsts.as_ref().filter(|_| !self.is_damaged) else { return };
         for (PartitionReport { partition, floor, .. }, own_first) in self.partitions.iter().zip(own_firsts) {
             let copied = self.copies.get(partition);
             let copied = copied.and_then(|copies| copies.within(*floor, *own_first).next());
             let first = copied.map_or(*own_first, |(first, _)| first);
-            if *floor < first {
-                notes.push(format!(
-                    "partition {}: offsets {floor} to {} are missing",
-                    partition.0,
-                    first - 1
-                ));
+            if *floor >= first {
+                continue;
+            }
+            let offsets = format!("partition {}: offsets {floor} to {}", partition.0, first - 1);
+            if self.has_unsynced {
+                // Which offsets were given up is only known as long as the segment is there that was begun then.
+                let note =
+                    format!("{offsets} are not there: given up after a power cut, if no segment was removed");
+                report.add(log, Condition::Whole, note);
+            } else {
+                report.add(log, Condition::Damaged, format!("{offsets} are missing"));
             }
         }
-        notes
     }
 }
 

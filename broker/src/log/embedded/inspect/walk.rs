@@ -1,12 +1,12 @@
 //! Goes through the frames of a segment, over damage as well.
 
-use super::super::format::{FormatFault, Frame, SegmentHeader, decode_frame, is_plausible};
+use super::super::format::{Before, FormatFault, Frame, SegmentHeader, decode_frame, is_plausible};
 use std::ops::Range;
 
 /// What is at a place of a segment.
 pub(super) enum Step {
     /// A frame that fits.
-    Frame(Range<u64>, Frame),
+    Frame(Range<u64>, Frame, Before),
     /// Bytes that do not fit.
     Damage(Range<u64>, FormatFault),
 }
@@ -34,7 +34,7 @@ impl Iterator for Walk<'_> {
         match decode_frame(rest, self.header) {
             Ok(placed) => {
                 self.at += placed.length;
-                Some(Step::Frame(begin as u64..self.at as u64, placed.frame))
+                Some(Step::Frame(begin as u64..self.at as u64, placed.frame, placed.before))
             }
             Err(fault) => {
                 let fits = |at: &usize| {
