@@ -39,6 +39,7 @@ use subscriptions::SubscriptionWork;
 use tidemill_codec::Codec;
 use tidemill_core::attach::{DeliveriesDone, Detach, WillOutcome, WillOver};
 use tidemill_core::packet::{Answer, Disconnect, Packet, PublishPacket, ReasonCode, Will, reason_string};
+use tidemill_core::session::in_flight::InFlight;
 use tidemill_core::session::inbound::Inbound;
 use tidemill_core::session::state::Subscriptions;
 use tidemill_core::state::will::is_stored;
@@ -170,7 +171,7 @@ impl Connection {
         input: Input,
         connected: Connected,
     ) -> Self {
-        let Connected { codec, connect, registered, grant, intents } = connected;
+        let Connected { codec, connect, registered, grant, resumed } = connected;
         let has_more = input.has_rest();
         let mut connection = Self {
             inbound: Inbound::new(connect.version, services.features, handshake::TOPIC_ALIAS_MAXIMUM)
@@ -188,13 +189,14 @@ impl Connection {
             work: SubscriptionWork::default(),
             retained: RetainedFeed::default(),
             has_more,
-            exactly_once: ExactlyOnceWork::resume(&intents),
+            exactly_once: ExactlyOnceWork::resume(&resumed.intents),
             done: DeliveriesDone::default(),
             will: connect.will.clone(),
             words: None,
             session_expiry_secs: None,
         };
         connection.restore(grant.subscriptions);
+        connection.restore_retained(resumed.retained);
         connection.begin_shared();
         connection
     }
@@ -238,12 +240,15 @@ impl Connection {
         self.forget_subscriptions();
         self.end_shared();
         let will = self.end_will(reason);
+        let in_flight = self.registered.is_persistent().then(|| {
+            Box::new(InFlight { retained: self.retained.take_due(), ..self.mailbox.take_in_flight() })
+        });
         self.services.owner.detach(Detach {
             client_id,
             will,
             connection: *self.registered.connection.lock(),
             session_expiry_secs: self.session_expiry_secs,
-            in_flight: self.registered.is_persistent().then(|| Box::new(self.mailbox.take_in_flight())),
+            in_flight,
         });
         self.services.registry.end(&self.registered);
     }

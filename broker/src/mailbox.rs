@@ -200,7 +200,13 @@ impl Mailbox {
         let mut inner = self.inner.lock();
         inner.is_told = true;
         let (received, outgoing) = (inner.window.take_received(), inner.outbound.take_in_flight());
-        InFlight { received, intents: Vec::new(), outgoing }
+        InFlight { received, outgoing, ..InFlight::default() }
+    }
+
+    /// Whether a persistent session has something at QoS 1 or 2 in flight that did not come from its queue.
+    #[must_use]
+    pub fn has_live_in_flight(&self) -> bool {
+        self.inner.lock().outbound.has_live_in_flight()
     }
 
     /// Sets how to write to a client that is refused.

@@ -24,6 +24,8 @@ mod model;
 mod parts;
 #[path = "owner/replay.rs"]
 mod replay;
+#[path = "owner/retained.rs"]
+mod retained;
 #[path = "owner/subscribe.rs"]
 mod subscribe;
 #[path = "owner/wills.rs"]

@@ -6,7 +6,7 @@ use crate::packet::{PacketId, QoS, ReasonCode, SubscriptionOptions, Version, Wil
 use crate::partition::{Offset, Partition, QueueKind};
 use crate::record::Record;
 use crate::session::in_flight::{InFlight, Intent};
-use crate::topic::SubscriptionTarget;
+use crate::topic::{SubscriptionTarget, TopicFilter};
 use bytestring::ByteString;
 use std::sync::Arc;
 
@@ -279,13 +279,16 @@ pub struct DeliveriesDone {
     pub received: Vec<Offset>,
     /// Packet ids whose PUBCOMP came.
     pub completed: Vec<PacketId>,
+    /// Subscriptions at QoS 1 that have got all retained messages that they asked for.
+    pub retained: Vec<TopicFilter>,
 }
 
 impl DeliveriesDone {
     /// Whether there is nothing to tell.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.finished.is_empty() && self.received.is_empty() && self.completed.is_empty()
+        let Self { finished, received, completed, retained } = self;
+        finished.is_empty() && received.is_empty() && completed.is_empty() && retained.is_empty()
     }
 }
 

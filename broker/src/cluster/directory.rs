@@ -241,8 +241,8 @@ impl OwnerSide for Directory {
 
 /// Splits what a client is done with, so that each part fits a frame.
 fn acked_parts(acked: Acked) -> Vec<Acked> {
-    let DeliveriesDone { finished, received, completed } = &acked.done;
-    if finished.len() + received.len() + completed.len() <= ACKED_OFFSETS_MAX {
+    let DeliveriesDone { finished, received, completed, retained } = &acked.done;
+    if retained.is_empty() && finished.len() + received.len() + completed.len() <= ACKED_OFFSETS_MAX {
         return vec![acked];
     }
     let part = |done| Acked { done, ..acked.clone() };
@@ -253,7 +253,8 @@ fn acked_parts(acked: Acked) -> Vec<Acked> {
     let received = received.map(|part| DeliveriesDone { received: part.to_vec(), ..none() });
     let completed = completed.chunks(ACKED_OFFSETS_MAX);
     let completed = completed.map(|part| DeliveriesDone { completed: part.to_vec(), ..none() });
-    finished.chain(received).chain(completed).map(part).collect()
+    let retained = retained.iter().map(|one| DeliveriesDone { retained: vec![one.clone()], ..none() });
+    finished.chain(received).chain(completed).chain(retained).map(part).collect()
 }
 
 impl HostSide for Directory {

@@ -15,7 +15,7 @@ use tidemill_core::attach::{AttachGrant, AttachRequest, Detach, OwnerError, Sess
 use tidemill_core::packet::{
     Answer, ConnAck, ConnAckProperties, Connect, Packet, QoS, ReasonCode, Version, reason_string,
 };
-use tidemill_core::session::in_flight::Intent;
+use tidemill_core::session::in_flight::{Intent, RetainedDue};
 use tidemill_core::session::timers::KeepAlive;
 
 /// A client has this long to send its CONNECT.
@@ -31,8 +31,23 @@ pub(super) struct Connected {
     pub(super) connect: Box<Connect>,
     pub(super) registered: Arc<Registered>,
     pub(super) grant: AttachGrant,
+    pub(super) resumed: Resumed,
+}
+
+/// What the connection itself goes on with, of what a resumed session has in flight.
+#[derive(Default)]
+pub(super) struct Resumed {
     /// QoS 2 publishes of former connections that the owner has stored.
     pub(super) intents: Vec<Intent>,
+    /// Subscriptions that have not got all retained messages.
+    pub(super) retained: Vec<RetainedDue>,
+}
+
+impl Resumed {
+    fn of(grant: &mut AttachGrant) -> Self {
+        let Some(in_flight) = &mut grant.in_flight else { return Self::default() };
+        Self { intents: in_flight.intents.clone(), retained: std::mem::take(&mut in_flight.retained) }
+    }
 }
 
 /// Why a connection ended before it was let in.
@@ -88,7 +103,7 @@ pub(super) async fn connect(
         }
     };
     match admit(services, mailbox, &codec, &connect).await {
-        Ok((registered, grant, intents)) => Ok(Connected { codec, connect, registered, grant, intents }),
+        Ok((registered, grant, resumed)) => Ok(Connected { codec, connect, registered, grant, resumed }),
         Err(HandshakeError::Refused(reason)) => {
             let reason_string = reason_string(Answer::ConnAck, reason);
             let properties = ConnAckProperties { reason_string, ..ConnAckProperties::default() };
@@ -131,7 +146,7 @@ async fn admit(
     mailbox: &Arc<Mailbox>,
     codec: &Codec,
     connect: &Connect,
-) -> Result<(Arc<Registered>, AttachGrant, Vec<Intent>), HandshakeError> {
+) -> Result<(Arc<Registered>, AttachGrant, Resumed), HandshakeError> {
     check(services, connect).map_err(HandshakeError::Refused)?;
     let (client_id, is_assigned) = client_id(connect).map_err(HandshakeError::Refused)?;
     let request = AttachRequest {
@@ -154,7 +169,7 @@ async fn admit(
     let mut grant = grant.map_err(|error| HandshakeError::Refused(refusal_of(error)))?;
     let request = AttachRequest { lifetime: granted_lifetime(&grant, request.lifetime), ..request };
 
-    let intents = grant.in_flight.as_ref().map(|kept| kept.intents.clone()).unwrap_or_default();
+    let resumed = Resumed::of(&mut grant);
     services.wills.handle_connect(&client_id, connect.clean_start);
     let mut turn = Turn::begin(&services.metrics);
     let keep_alive_secs = answer.properties.server_keep_alive_secs.unwrap_or(connect.keep_alive_secs);
@@ -182,7 +197,7 @@ async fn admit(
             if services.is_stopping() {
                 mailbox.close(CloseReason::Broker(ReasonCode::SERVER_SHUTTING_DOWN));
             }
-            Ok((registered, grant, intents))
+            Ok((registered, grant, resumed))
         }
         Err(TakenOver) => {
             let connection = grant.connection;

@@ -22,6 +22,7 @@ mod reattach;
 mod recent;
 mod registry;
 mod resolve;
+mod retained;
 mod scan;
 mod sessions;
 mod subscribe;

@@ -73,6 +73,8 @@ pub struct OwnerParts {
     pub queues: QueueRules,
     /// Offsets of one block of the index, if the state keeps one.
     pub index_block_offsets: Offset,
+    /// Retained messages outlive the broker, and so does who is still to get them.
+    pub keeps_retained: bool,
     /// The records.
     pub log: Arc<dyn Log>,
     /// The state.

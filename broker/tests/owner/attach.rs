@@ -71,7 +71,8 @@ async fn clean_start_discards_the_session_its_messages_and_its_state() {
             | StateKey::SessionOut { .. }
             | StateKey::PublisherIn { .. }
             | StateKey::Will { .. }
-            | StateKey::WillDue { .. }) => panic!("{key:?}"),
+            | StateKey::WillDue { .. }
+            | StateKey::RetainedDue { .. }) => panic!("{key:?}"),
         }
     }
 }

@@ -13,7 +13,7 @@ fn id(number: u16) -> PacketId {
 /// As a host tells it: one publish received, one delivery released, and `queue` sent.
 fn in_flight(queue: Vec<SentFromQueue>) -> InFlight {
     let outgoing = OutgoingInFlight { next_id: id(10), queue, live: Vec::new(), released: vec![id(8)] };
-    InFlight { received: vec![id(3)], intents: Vec::new(), outgoing }
+    InFlight { received: vec![id(3)], outgoing, ..InFlight::default() }
 }
 
 fn granted(client: &Client) -> Option<InFlight> {

@@ -74,7 +74,7 @@ pub(crate) fn options(qos: QoS) -> SubscriptionOptions {
         qos,
         no_local: false,
         retain_as_published: false,
-        retain_handling: RetainHandling::Send,
+        retain_handling: RetainHandling::DoNotSend,
     }
 }
 
@@ -151,6 +151,7 @@ impl World {
             subscriptions_max: 100,
             queues: rules.clone(),
             index_block_offsets: index_block,
+            keeps_retained: true,
             log: log.clone(),
             state: log.clone(),
             hosts: hosts.clone(),
@@ -317,17 +318,17 @@ impl World {
     }
 
     pub(crate) fn ack(&self, client: &Client, offsets: Vec<Offset>) {
-        let queue = self.queue(client);
-        let partition = self.partitioning.partition_of(QueueKind::Session, &client.id);
-        let done = DeliveriesDone { finished: offsets, ..DeliveriesDone::default() };
-        self.owner.acked(Acked { queue, partition, connection: client.grant.connection, done });
+        self.report_done(client, DeliveriesDone { finished: offsets, ..DeliveriesDone::default() });
     }
 
     /// Reports PUBRECs and PUBCOMPs.
     pub(crate) fn step(&self, client: &Client, received: Vec<Offset>, completed: Vec<PacketId>) {
+        self.report_done(client, DeliveriesDone { received, completed, ..DeliveriesDone::default() });
+    }
+
+    pub(crate) fn report_done(&self, client: &Client, done: DeliveriesDone) {
         let queue = self.queue(client);
         let partition = self.partitioning.partition_of(QueueKind::Session, &client.id);
-        let done = DeliveriesDone { received, completed, ..DeliveriesDone::default() };
         self.owner.acked(Acked { queue, partition, connection: client.grant.connection, done });
     }
 

@@ -51,6 +51,18 @@ pub enum RetainHandling {
     DoNotSend = 2,
 }
 
+impl RetainHandling {
+    /// Whether a SUBSCRIBE asks for the retained messages; `is_new`: there was no such subscription (MQTT-3.3.1-9 to -11).
+    #[must_use]
+    pub fn is_due(self, is_new: bool) -> bool {
+        match self {
+            Self::Send => true,
+            Self::SendIfNew => is_new,
+            Self::DoNotSend => false,
+        }
+    }
+}
+
 /// SUBACK: one reason code for each entry, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubAck {

@@ -179,7 +179,7 @@ impl ExactlyOnce {
     /// What the next connection goes on with: `told`, as the last host told, made good by what is stored here.
     #[must_use]
     pub fn complete_in_flight(&self, told: InFlight) -> InFlight {
-        let InFlight { mut received, mut outgoing, intents: _ } = told;
+        let InFlight { mut received, mut outgoing, retained, intents: _ } = told;
         outgoing.queue.retain(|sent| sent.packet_id.get() < OWNER_IDS_FROM);
         outgoing.queue.extend(self.by_offset.iter().map(|(offset, packet_id)| SentFromQueue {
             offset: *offset,
@@ -213,7 +213,7 @@ impl ExactlyOnce {
             unique_id: one.unique_id,
             found: one.found,
         });
-        InFlight { received, intents: intents.collect(), outgoing }
+        InFlight { received, intents: intents.collect(), outgoing, retained }
     }
 
     fn next_release(&mut self) -> u64 {
@@ -225,7 +225,8 @@ impl ExactlyOnce {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::in_flight::OutgoingInFlight;
+    use crate::session::in_flight::{OutgoingInFlight, RetainedDue, RetainedFrom};
+    use crate::topic::TopicFilter;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -273,7 +274,12 @@ mod tests {
                 released: vec![id(7), id(0x8001), id(0x8009)],
                 ..OutgoingInFlight::default()
             },
+            retained: vec![RetainedDue {
+                filter: TopicFilter::parse("a/#").unwrap(),
+                from: RetainedFrom::Start,
+            }],
         };
+        let retained = told.retained.clone();
 
         let merged = kept.complete_in_flight(told);
 
@@ -281,6 +287,7 @@ mod tests {
         assert_eq!(merged.outgoing.queue, vec![qos2, qos1]);
         assert_eq!(merged.outgoing.released, vec![id(7), id(0x8001), id(0x8002)]);
         assert_eq!(merged.received, vec![id(5), id(9)]);
+        assert_eq!(merged.retained, retained);
         let intents: Vec<_> = merged.intents.iter().map(|one| (one.packet_id, one.unique_id)).collect();
         assert_eq!(intents, vec![(id(4), 44), (id(9), 99)]);
     }

@@ -4,6 +4,8 @@
 use super::delivery::OutgoingDelivery;
 use crate::packet::{PacketId, QoS};
 use crate::partition::Offset;
+use crate::retained::Position;
+use crate::topic::TopicFilter;
 
 /// Everything that is under way.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -16,6 +18,28 @@ pub struct InFlight {
     pub intents: Vec<Intent>,
     /// What the client was sent.
     pub outgoing: OutgoingInFlight,
+    /// Subscriptions that have not got all retained messages, in the order in which they get them.
+    pub retained: Vec<RetainedDue>,
+}
+
+/// A subscription that has not got all retained messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetainedDue {
+    /// What was subscribed to.
+    pub filter: TopicFilter,
+    /// Where to go on.
+    pub from: RetainedFrom,
+}
+
+/// How far a subscription is with the retained messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RetainedFrom {
+    /// It gets them all.
+    Start,
+    /// It gets those from here on.
+    Position(Position),
+    /// All were sent, and are not acknowledged.
+    Sent,
 }
 
 /// A QoS 2 publish that the owner has stored before it was appended.
@@ -60,7 +84,8 @@ impl InFlight {
     pub fn is_empty(&self) -> bool {
         let OutgoingInFlight { queue, live, released, next_id: _ } = &self.outgoing;
         let incoming = self.received.is_empty() && self.intents.is_empty();
-        incoming && queue.is_empty() && live.is_empty() && released.is_empty()
+        let outgoing = queue.is_empty() && live.is_empty() && released.is_empty();
+        incoming && outgoing && self.retained.is_empty()
     }
 }
 

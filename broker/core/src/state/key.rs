@@ -6,7 +6,7 @@ use crate::binary::{FormatError, Reader, Writer};
 use crate::member::OwnerEpoch;
 use crate::packet::PacketId;
 use crate::partition::{Offset, Partition, QueueKind};
-use crate::topic::SubscriptionTarget;
+use crate::topic::{SubscriptionTarget, TopicFilter};
 use bytes::Bytes;
 
 /// One key of the state of a partition.
@@ -69,6 +69,13 @@ pub enum StateKey {
         /// The connection.
         connection: ConnectionEpoch,
     },
+    /// A subscription at QoS 1 that has not got all retained messages. Its value is a version and nothing else.
+    RetainedDue {
+        /// The session, as its queue.
+        session: QueueId,
+        /// What was subscribed to.
+        filter: TopicFilter,
+    },
 }
 
 const SUBSCRIPTION: u8 = 1;
@@ -80,6 +87,7 @@ const PUBLISHER_IN: u8 = 6;
 const OWNER: u8 = 7;
 const WILL: u8 = 8;
 const WILL_DUE: u8 = 9;
+const RETAINED_DUE: u8 = 10;
 
 impl StateKey {
     /// Writes the key in the newest format. Equal keys have equal bytes.
@@ -132,6 +140,11 @@ impl StateKey {
                 write_queue(&mut writer, session);
                 write_connection(&mut writer, *connection);
             }
+            Self::RetainedDue { session, filter } => {
+                writer.u8(RETAINED_DUE);
+                write_queue(&mut writer, session);
+                writer.text(filter.as_str());
+            }
         }
         writer.finish()
     }
@@ -174,6 +187,12 @@ impl StateKey {
             WILL_DUE => {
                 let session = read_queue(&mut reader)?;
                 Self::WillDue { session, connection: read_connection(&mut reader)? }
+            }
+            RETAINED_DUE => {
+                let session = read_queue(&mut reader)?;
+                let filter = TopicFilter::parse(reader.text("filter")?)
+                    .map_err(|_| FormatError::Text { field: "filter" })?;
+                Self::RetainedDue { session, filter }
             }
             _ => return Err(FormatError::Unknown { field: "state key kind", value: kind.into() }),
         };
@@ -246,6 +265,10 @@ mod tests {
             (StateKey::Owner { partition: Partition(31) }, "0107 1f"),
             (StateKey::Will { session: queue(), connection }, "0108 01026331 0700000002000000 02 ac02"),
             (StateKey::WillDue { session: queue(), connection }, "0109 01026331 0700000002000000 02 ac02"),
+            (
+                StateKey::RetainedDue { session: queue(), filter: TopicFilter::parse("a/#").unwrap() },
+                "010a 01026331 0700000002000000 03612f23",
+            ),
         ];
 
         for (key, bytes) in stored {
@@ -259,7 +282,7 @@ mod tests {
         let unknown = |field, value| Err(FormatError::Unknown { field, value });
 
         assert_eq!(StateKey::decode(Bytes::from_static(&[2, 7, 1])), unknown("state key version", 2));
-        assert_eq!(StateKey::decode(Bytes::from_static(&[1, 10, 1])), unknown("state key kind", 10));
+        assert_eq!(StateKey::decode(Bytes::from_static(&[1, 11, 1])), unknown("state key kind", 11));
         assert_eq!(
             StateKey::decode(Bytes::from_static(&[1, 7, 1, 0])),
             Err(FormatError::Trailing { bytes: 1 })
@@ -268,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(kind in 0_u8..11, bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_never_panic(kind in 0_u8..12, bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let mut versioned = vec![STATE_VERSION, kind];
             versioned.extend(&bytes);
             if let Ok(key) = StateKey::decode(versioned.into()) {

@@ -8,6 +8,21 @@ use crate::member::OwnerEpoch;
 use crate::partition::{Offset, Partition};
 use bytes::Bytes;
 
+/// The value of a key that says everything by itself: a version.
+#[must_use]
+pub fn mark() -> Bytes {
+    Writer::versioned(STATE_VERSION, 0).finish()
+}
+
+/// Reads what [`mark`] writes, of any format ever released.
+///
+/// # Errors
+///
+/// [`FormatError`]: the state is damaged or from a newer version; its partition must not be served.
+pub fn read_mark(bytes: Bytes) -> Result<(), FormatError> {
+    read_version_1(bytes, "mark version")?.finish()
+}
+
 /// A message taken out of the cursor because its receiver is silent for long. Value: version, since, record bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parked {

@@ -2,7 +2,7 @@
 //! in the format of the log.
 
 use super::attach::Connection;
-use super::in_flight::packet_id;
+use super::in_flight::{packet_id, retained_filter};
 use super::will::qos;
 use super::{WireError, narrow, required};
 use bytes::Bytes;
@@ -90,6 +90,9 @@ pub struct Acked {
     /// Packet ids whose PUBCOMP came.
     #[prost(uint32, repeated, tag = "6")]
     pub completed: Vec<u32>,
+    /// Topic filters whose subscriptions have got all retained messages.
+    #[prost(string, repeated, tag = "7")]
+    pub retained: Vec<String>,
 }
 
 /// A message for the peer's live receivers; it is never forwarded again.
@@ -205,6 +208,7 @@ impl From<&core::Acked> for Acked {
             finished: acked.done.finished.clone(),
             received: acked.done.received.clone(),
             completed: acked.done.completed.iter().map(|id| id.get().into()).collect(),
+            retained: acked.done.retained.iter().map(|filter| filter.as_str().to_owned()).collect(),
         }
     }
 }
@@ -221,6 +225,7 @@ impl TryFrom<Acked> for core::Acked {
                 finished: acked.finished,
                 received: acked.received,
                 completed: acked.completed.into_iter().map(packet_id).collect::<Result<_, _>>()?,
+                retained: acked.retained.into_iter().map(retained_filter).collect::<Result<_, _>>()?,
             },
         })
     }

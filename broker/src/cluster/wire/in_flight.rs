@@ -8,12 +8,13 @@ use bytestring::ByteString;
 use std::sync::Arc;
 use tidemill_core::message;
 use tidemill_core::packet::PacketId;
+use tidemill_core::retained::Position;
 use tidemill_core::session::delivery::{OutgoingDelivery, Source};
 use tidemill_core::session::in_flight as core;
-use tidemill_core::topic::TopicName;
+use tidemill_core::topic::{TopicFilter, TopicName};
 
 /// Bytes of it in one frame, about: they share the headroom of a frame with subscriptions. Of what is beyond, packet ids
-/// of queued messages are forgotten, so that those go out anew.
+/// of queued messages are forgotten, so that those go out anew, and how far subscriptions are with retained messages.
 const BYTES_MAX: usize = 32 * 1024;
 
 /// A packet id in a list takes at most this.
@@ -40,6 +41,23 @@ pub struct InFlight {
     /// What the owner has stored of QoS 2 publishes.
     #[prost(message, repeated, tag = "6")]
     pub intents: Vec<Intent>,
+    /// Subscriptions that have not got all retained messages, in order.
+    #[prost(message, repeated, tag = "7")]
+    pub retained: Vec<RetainedDue>,
+}
+
+/// A subscription that has not got all retained messages.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct RetainedDue {
+    /// Topic filter.
+    #[prost(string, tag = "1")]
+    pub filter: String,
+    /// Where to go on; absent at the start.
+    #[prost(string, optional, tag = "2")]
+    pub position: Option<String>,
+    /// All were sent, and are not acknowledged.
+    #[prost(bool, tag = "3")]
+    pub sent: bool,
 }
 
 /// A PUBLISH of a message of the queue.
@@ -122,7 +140,9 @@ impl From<&core::InFlight> for InFlight {
         let intents = intents.take_while(|intent| fits(encoded_bytes(intent))).collect();
         let queue = outgoing.queue.iter().map(SentFromQueue::from);
         let queue = queue.take_while(|sent| fits(encoded_bytes(sent))).collect();
-        Self { received, next_id: outgoing.next_id.get().into(), released, queue, live, intents }
+        let retained = in_flight.retained.iter().map(RetainedDue::from);
+        let retained = retained.take_while(|due| fits(encoded_bytes(due))).collect();
+        Self { received, next_id: outgoing.next_id.get().into(), released, queue, live, intents, retained }
     }
 }
 
@@ -145,7 +165,33 @@ impl TryFrom<InFlight> for core::InFlight {
                 live: in_flight.live.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
                 released: ids(in_flight.released)?,
             },
+            retained: in_flight.retained.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
         })
+    }
+}
+
+impl From<&core::RetainedDue> for RetainedDue {
+    fn from(due: &core::RetainedDue) -> Self {
+        let (position, sent) = match &due.from {
+            core::RetainedFrom::Start => (None, false),
+            core::RetainedFrom::Position(position) => (Some(position.as_str().to_owned()), false),
+            core::RetainedFrom::Sent => (None, true),
+        };
+        Self { filter: due.filter.as_str().to_owned(), position, sent }
+    }
+}
+
+impl TryFrom<RetainedDue> for core::RetainedDue {
+    type Error = WireError;
+
+    fn try_from(due: RetainedDue) -> Result<Self, WireError> {
+        let filter = retained_filter(due.filter)?;
+        let from = match due.position {
+            _ if due.sent => core::RetainedFrom::Sent,
+            Some(text) => core::RetainedFrom::Position(Position::from_text(&text)),
+            None => core::RetainedFrom::Start,
+        };
+        Ok(Self { filter, from })
     }
 }
 
@@ -223,6 +269,10 @@ impl TryFrom<Message> for message::Message {
     }
 }
 
+pub(super) fn retained_filter(text: String) -> Result<TopicFilter, WireError> {
+    TopicFilter::parse(text).map_err(|error| WireError::Topic { field: "retained", error })
+}
+
 pub(super) fn packet_id(number: u32) -> Result<PacketId, WireError> {
     let unknown = WireError::Value { field: "packet_id", value: number.into() };
     PacketId::new(narrow(number, "packet_id")?).ok_or(unknown)
@@ -243,7 +293,7 @@ mod tests {
         for (received, released) in [(Vec::new(), Vec::new()), (all.clone(), all.clone())] {
             let queue = all.iter().map(sent).collect();
             let outgoing = core::OutgoingInFlight { next_id: id(9), queue, live: Vec::new(), released };
-            let in_flight = core::InFlight { received, intents: Vec::new(), outgoing };
+            let in_flight = core::InFlight { received, outgoing, ..core::InFlight::default() };
 
             let wire = InFlight::from(&in_flight);
 

@@ -236,6 +236,7 @@ impl Group {
         grant.subscriptions =
             run.queues.subscriptions(session.slot).map(|all| all.in_force()).unwrap_or_default();
         grant.in_flight = session.granted_in_flight(connection);
+        run.retained_dues.complete(session.slot, &mut grant.in_flight);
         if let (Some(in_flight), Some(progress)) = (&mut grant.in_flight, run.queues.progress(session.slot)) {
             // What is not delivered again needs no packet id.
             in_flight.outgoing.queue.retain(|sent| progress.is_open(sent.offset));

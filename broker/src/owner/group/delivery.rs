@@ -164,8 +164,11 @@ impl Group {
         {
             run.queues.handle_acked(slot, &acked.done.finished, is_current, now_ms);
             run.queues.handle_acked(slot, &acked.done.received, is_current, now_ms);
-            let DeliveriesDone { finished, received, completed } = &acked.done;
+            let DeliveriesDone { finished, received, completed, retained } = &acked.done;
             self.end_exchanges((acked.partition, slot), finished, (received, completed));
+            if is_current {
+                self.forget_retained_due((acked.partition, &acked.queue), retained);
+            }
         }
     }
 

@@ -41,6 +41,7 @@ impl Group {
         }
         run.catch_ups.forget_queue(session.slot);
         let parked = run.queues.parked(session.slot);
+        let dues = run.retained_dues.remove_all(session.slot);
         let targets = run.queues.subscriptions(session.slot).map(|all| all.targets()).unwrap_or_default();
         let orphans = run.queues.remove(session.slot);
         self.parts.metrics.sessions.dec();
@@ -51,6 +52,9 @@ impl Group {
         }
         for target in targets {
             self.ledger.write(partition, &StateKey::Subscription { queue: queue.clone(), target }, None);
+        }
+        for filter in dues {
+            self.ledger.write(partition, &StateKey::RetainedDue { session: queue.clone(), filter }, None);
         }
         for offset in parked {
             self.ledger.write(partition, &StateKey::Parked { queue: queue.clone(), offset }, None);

@@ -21,9 +21,9 @@ use tidemill_core::session::exactly_once::{ExactlyOnce, Incoming};
 use tidemill_core::state::cursor::StoredCursor;
 use tidemill_core::state::key::StateKey;
 use tidemill_core::state::meta::SessionMeta;
-use tidemill_core::state::value::{Parked, PartitionOwner, PublisherIn, SessionOut};
+use tidemill_core::state::value::{Parked, PartitionOwner, PublisherIn, SessionOut, read_mark};
 use tidemill_core::state::will::{StoredWill, WillDue};
-use tidemill_core::topic::SubscriptionTarget;
+use tidemill_core::topic::{SubscriptionTarget, TopicFilter};
 use tokio::time::sleep;
 use tracing::{debug, error, warn};
 
@@ -62,6 +62,7 @@ struct StoredQueue {
     /// Offsets whose PUBREC is stored; their cursor may be older.
     released: Vec<Offset>,
     parked: Vec<(Offset, Arc<Record>)>,
+    retained_dues: Vec<TopicFilter>,
 }
 
 /// What is stored of one partition.
@@ -322,6 +323,10 @@ impl StoredPartition {
                 let will = self.wills.entry((session, connection)).or_default();
                 will.1 = Some(WillDue::decode(entry.value)?);
             }
+            StateKey::RetainedDue { session, filter } => {
+                read_mark(entry.value)?;
+                self.queues.entry(session).or_default().retained_dues.push(filter);
+            }
             StateKey::Owner { .. } => self.owner = Some(PartitionOwner::decode(entry.value)?),
         }
         Ok(())
@@ -364,12 +369,15 @@ impl StoredPartition {
 
 /// Adds a queue. A client id has one session: a new one is stored in the commit that deletes the one before.
 fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
-    let StoredQueue { subscriptions, cursor, meta, exactly_once, released, parked } = stored;
+    let StoredQueue { subscriptions, cursor, meta, exactly_once, released, parked, retained_dues } = stored;
     // Without a cursor nothing was ever handed out: a fragment of a session that is gone.
     let Some(cursor) = cursor else { return };
     let slot = run.queues.restore(id.clone(), &cursor, run.owner.trim_floor);
     for (offset, record) in parked {
         run.queues.restore_parked(slot, offset, record);
+    }
+    for filter in retained_dues {
+        run.retained_dues.insert(slot, filter);
     }
     for (target, subscription) in subscriptions {
         match target {

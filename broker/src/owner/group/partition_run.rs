@@ -3,6 +3,7 @@
 use super::delivery::AtHead;
 use super::readings::CatchUps;
 use super::recent::Recent;
+use super::retained::RetainedDues;
 use super::trim::TrimLag;
 use crate::owner::metrics::OwnerMetrics;
 use crate::owner::parts::OwnerParts;
@@ -49,6 +50,8 @@ pub(super) struct PartitionRun {
     pub(super) queues: PartitionQueues<RandomState>,
     /// The sessions by client id.
     pub(super) sessions: HashMap<ByteString, Session>,
+    /// Subscriptions that have not got all retained messages.
+    pub(super) retained_dues: RetainedDues,
     /// When sessions without connection end.
     pub(super) deadlines: BTreeSet<(u64, ByteString)>,
     /// The newest records.
@@ -91,6 +94,7 @@ impl PartitionRun {
             partition,
             queues: PartitionQueues::new(head, RandomState::new()).with_limits(limits),
             sessions: HashMap::new(),
+            retained_dues: RetainedDues::default(),
             deadlines: BTreeSet::new(),
             recent: Recent::new(head),
             at_head: None,

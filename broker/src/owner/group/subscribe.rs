@@ -116,6 +116,10 @@ impl Group {
             }
         };
         self.ledger.write(partition, &key, Some(subscription.encode()));
+        if let (SubscriptionTarget::Filter(filter), StateKey::Subscription { queue, .. }) = (&target, &key) {
+            let is_new = before.and_then(|before| before.in_force()).is_none();
+            self.note_retained_due((partition, queue), filter, (options, is_new));
+        }
         self.reason(number, granted(options.qos));
         let is_gated = route.is_some();
         self.operations.get(number)?.applied.push(Applied { entry: index, target, before, is_gated });
@@ -170,6 +174,9 @@ impl Group {
                 && !run.queues.has_route(filter)
             {
                 orphans.push(filter.clone());
+            }
+            if let (SubscriptionTarget::Filter(filter), None) = (&target, before) {
+                self.forget_retained_due((partition, &queue), std::slice::from_ref(filter));
             }
             let key = StateKey::Subscription { queue: queue.clone(), target };
             self.ledger.write(partition, &key, before.map(|before| before.encode()));

@@ -62,6 +62,7 @@ impl Group {
             None => drop(run.queues.unsubscribe(slot, &filter)),
         }
         let is_orphan = had_route && !run.queues.has_route(&filter);
+        self.forget_retained_due((partition, &queue), std::slice::from_ref(&filter));
         let key = StateKey::Subscription { queue, target: SubscriptionTarget::Filter(filter.clone()) };
         self.ledger.write(partition, &key, ended.map(|ended| ended.encode()));
         if is_orphan {

@@ -28,6 +28,15 @@ impl Outbound {
         outbound
     }
 
+    /// Whether a live delivery that is kept was sent and is not done, or waits.
+    #[must_use]
+    pub fn has_live_in_flight(&self) -> bool {
+        let is_sent = self.in_use.values().any(|exchange| {
+            matches!(exchange, Exchange::AtLeastOnce(Held::Kept(_)) | Exchange::ExactlyOnce(Held::Kept(_)))
+        });
+        is_sent || self.pending.iter().any(|delivery| delivery.source == Source::Live)
+    }
+
     /// The connection has ended: gives everything back, and what a persistent session goes on with.
     pub fn take_in_flight(&mut self) -> OutgoingInFlight {
         let released = self.released();

@@ -110,7 +110,7 @@ pub(super) fn in_flight() -> Option<Box<InFlight>> {
         live: vec![live(PacketId::new(2)), live(None)],
         released: vec![id(4), id(3)],
     };
-    Some(Box::new(InFlight { received: vec![id(1), id(300)], intents: Vec::new(), outgoing }))
+    Some(Box::new(InFlight { received: vec![id(1), id(300)], outgoing, ..InFlight::default() }))
 }
 
 pub(super) fn intent() -> Intent {
@@ -185,7 +185,8 @@ pub(super) fn acked() -> core::Acked {
 
 pub(super) fn acked_exactly_once() -> core::Acked {
     let completed = vec![PacketId::new(0x8000).unwrap()];
-    let done = core::DeliveriesDone { finished: vec![500], received: vec![501], completed };
+    let retained = Vec::new();
+    let done = core::DeliveriesDone { finished: vec![500], received: vec![501], completed, retained };
     core::Acked { done, ..acked() }
 }
 

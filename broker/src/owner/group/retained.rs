@@ -1,0 +1,96 @@
+//! Subscriptions at QoS 1 that have not got all retained messages. That is stored, so that they get them although broker
+//! and connection are gone: from the start then, while a connection that has only ended goes on where it was.
+//!
+//! At QoS 2 it is not: nobody would know which of them the client has, and it gets none twice.
+
+use super::Group;
+use super::partition_run::PartitionRun;
+use std::collections::{BTreeSet, HashMap};
+use tidemill_core::attach::QueueId;
+use tidemill_core::packet::{QoS, SubscriptionOptions};
+use tidemill_core::partition::Partition;
+use tidemill_core::queue::partition::QueueSlot;
+use tidemill_core::session::in_flight::{InFlight, RetainedDue, RetainedFrom};
+use tidemill_core::state::key::StateKey;
+use tidemill_core::state::value::mark;
+use tidemill_core::topic::TopicFilter;
+
+/// Of one partition, by queue.
+#[derive(Default)]
+pub(super) struct RetainedDues(HashMap<QueueSlot, BTreeSet<TopicFilter>>);
+
+impl RetainedDues {
+    /// True if it was not due before.
+    pub(super) fn insert(&mut self, slot: QueueSlot, filter: TopicFilter) -> bool {
+        self.0.entry(slot).or_default().insert(filter)
+    }
+
+    /// False if it was not due.
+    fn remove(&mut self, slot: QueueSlot, filter: &TopicFilter) -> bool {
+        let Some(filters) = self.0.get_mut(&slot) else { return false };
+        let was_due = filters.remove(filter);
+        if filters.is_empty() {
+            self.0.remove(&slot);
+        }
+        was_due
+    }
+
+    /// All of a queue, which is gone.
+    pub(super) fn remove_all(&mut self, slot: QueueSlot) -> BTreeSet<TopicFilter> {
+        self.0.remove(&slot).unwrap_or_default()
+    }
+
+    /// Adds what no host has told how far it is.
+    pub(super) fn complete(&self, slot: QueueSlot, in_flight: &mut Option<Box<InFlight>>) {
+        for filter in self.0.get(&slot).into_iter().flatten() {
+            let told = &mut in_flight.get_or_insert_default().retained;
+            if told.iter().all(|due| due.filter != *filter) {
+                told.push(RetainedDue { filter: filter.clone(), from: RetainedFrom::Start });
+            }
+        }
+    }
+}
+
+impl Group {
+    /// A subscription was made or replaced; `is_new`: there was none in force.
+    pub(super) fn note_retained_due(
+        &mut self,
+        (partition, queue): (Partition, &QueueId),
+        filter: &TopicFilter,
+        (options, is_new): (SubscriptionOptions, bool),
+    ) {
+        if options.qos != QoS::AtLeastOnce {
+            // What is left of a former one has its host, for as long as it lives.
+            return self.forget_retained_due((partition, queue), std::slice::from_ref(filter));
+        }
+        if !self.parts.keeps_retained || !options.retain_handling.is_due(is_new) {
+            return;
+        }
+        let Some((run, slot)) = self.run_of(partition, queue) else { return };
+        if run.retained_dues.insert(slot, filter.clone()) {
+            let key = StateKey::RetainedDue { session: queue.clone(), filter: filter.clone() };
+            self.ledger.write(partition, &key, Some(mark()));
+        }
+    }
+
+    /// These have got all retained messages, or are to get none any more.
+    pub(super) fn forget_retained_due(
+        &mut self,
+        (partition, queue): (Partition, &QueueId),
+        filters: &[TopicFilter],
+    ) {
+        for filter in filters {
+            let Some((run, slot)) = self.run_of(partition, queue) else { return };
+            if run.retained_dues.remove(slot, filter) {
+                let key = StateKey::RetainedDue { session: queue.clone(), filter: filter.clone() };
+                self.ledger.write(partition, &key, None);
+            }
+        }
+    }
+
+    fn run_of(&mut self, partition: Partition, queue: &QueueId) -> Option<(&mut PartitionRun, QueueSlot)> {
+        let run = self.served(partition)?;
+        let slot = run.queues.slot(queue)?;
+        Some((run, slot))
+    }
+}
