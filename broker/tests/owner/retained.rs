@@ -27,9 +27,9 @@ fn granted(client: &Client) -> Vec<RetainedDue> {
 
 async fn stored_filters(world: &World) -> Vec<String> {
     let keys = world.state().await.into_iter().map(|entry| StateKey::decode(entry.key).unwrap());
-    let filters = keys.filter_map(|key| match key {
-        StateKey::RetainedDue { filter, .. } => Some(filter.to_string()),
-        _ => None,
+    let filters = keys.filter_map(|key| {
+        let StateKey::RetainedDue { filter, .. } = key else { return None };
+        Some(filter.to_string())
     });
     filters.collect()
 }

@@ -100,6 +100,7 @@ fn client_frames() -> Vec<(Body, &'static str)> {
         (Body::AttachReply(AttachReply::new(1, &Ok(grant_in_flight))), ATTACH_REPLY_IN_FLIGHT),
         (Body::Detach((&detach).into()), DETACH),
         (Body::Detach((&detach_in_flight).into()), DETACH_IN_FLIGHT),
+        (Body::Detach((&core::Detach { in_flight: retained_due(), ..detach }).into()), DETACH_RETAINED),
         (Body::Detach((&detach_will_due).into()), DETACH_WILL_DUE),
         (Body::WillOver((&will_over()).into()), WILL_OVER),
         (Body::Reattach(reattach.clone()), REATTACH),
@@ -163,6 +164,7 @@ fn message_frames() -> Vec<(Body, &'static str)> {
         (Body::Acked((&acked()).into()), ACKED),
         (Body::Deliver((&deliver_exactly_once()).into()), DELIVER_EXACTLY_ONCE),
         (Body::Acked((&acked_exactly_once()).into()), ACKED_EXACTLY_ONCE),
+        (Body::Acked((&acked_retained()).into()), ACKED_RETAINED),
         (Body::Release((&release()).into()), RELEASE),
         (Body::Forward(Forward { sequence: 1, record: record.clone() }), FORWARD),
         (Body::ForwardAck(ForwardAck { up_to: 1 }), FORWARD_ACK),
@@ -213,9 +215,11 @@ fn core_values_come_back_from_the_wire_as_they_were() {
     assert_eq!(core::Deliver::try_from(Deliver::from(&deliver())), Ok(deliver()));
     assert_eq!(core::Acked::try_from(Acked::from(&acked())), Ok(acked()));
     assert_eq!(core::WillOver::try_from(super::attach::WillOver::from(&will_over())), Ok(will_over()));
-    let (deliver, acked) = (deliver_exactly_once(), acked_exactly_once());
+    let deliver = deliver_exactly_once();
     assert_eq!(core::Deliver::try_from(Deliver::from(&deliver)), Ok(deliver));
-    assert_eq!(core::Acked::try_from(Acked::from(&acked)), Ok(acked));
+    for acked in [acked_exactly_once(), acked_retained()] {
+        assert_eq!(core::Acked::try_from(Acked::from(&acked)), Ok(acked));
+    }
     let stored = StoreExactlyOnce::new(1, 3, &store_exactly_once());
     assert_eq!(core::ExactlyOnceRequest::try_from(stored), Ok(store_exactly_once()));
     assert_eq!(core::Release::try_from(super::exactly_once::Release::from(&release())), Ok(release()));
@@ -228,7 +232,7 @@ fn core_values_come_back_from_the_wire_as_they_were() {
     }
     assert_eq!(LiveKey::try_from(super::routes::LiveRoute::from(&live())), Ok(live()));
     let with_intents = in_flight().map(|one| Box::new(InFlight { intents: vec![intent()], ..*one }));
-    for in_flight in [None, in_flight(), with_intents] {
+    for in_flight in [None, in_flight(), with_intents, retained_due()] {
         let (client_id, session_expiry_secs) = ("c".into(), None);
         let (connection, will) = (CONNECTION, core::WillOutcome::Due { in_ms: 300, is_brokers_own: true });
         let detach = core::Detach { client_id, connection, session_expiry_secs, in_flight, will };

@@ -13,8 +13,11 @@ use tidemill_core::packet::{
 };
 use tidemill_core::partition::{Partition, QueueKind};
 use tidemill_core::record::{Origin, Record, RecordBody};
+use tidemill_core::retained::Position;
 use tidemill_core::session::delivery::{OutgoingDelivery, Source};
-use tidemill_core::session::in_flight::{InFlight, Intent, OutgoingInFlight, SentFromQueue};
+use tidemill_core::session::in_flight::{
+    InFlight, Intent, OutgoingInFlight, RetainedDue, RetainedFrom, SentFromQueue,
+};
 use tidemill_core::topic::{SubscriptionTarget, TopicFilter, TopicName};
 
 pub(super) fn member() -> Member {
@@ -188,6 +191,22 @@ pub(super) fn acked_exactly_once() -> core::Acked {
     let retained = Vec::new();
     let done = core::DeliveriesDone { finished: vec![500], received: vec![501], completed, retained };
     core::Acked { done, ..acked() }
+}
+
+pub(super) fn acked_retained() -> core::Acked {
+    let retained = vec![TopicFilter::parse("r/#").unwrap()];
+    core::Acked { done: core::DeliveriesDone { retained, ..core::DeliveriesDone::default() }, ..acked() }
+}
+
+/// Subscriptions that are still to get retained messages.
+pub(super) fn retained_due() -> Option<Box<InFlight>> {
+    let due = |filter, from| RetainedDue { filter: TopicFilter::parse(filter).unwrap(), from };
+    let retained = vec![
+        due("a", RetainedFrom::Sent),
+        due("b/+", RetainedFrom::Position(Position::from_text("b/1"))),
+        due("#", RetainedFrom::Start),
+    ];
+    Some(Box::new(InFlight { retained, ..InFlight::default() }))
 }
 
 pub(super) fn partition_change(kind: PartitionChangeKind) -> PartitionChange {
