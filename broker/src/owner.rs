@@ -5,6 +5,7 @@
 //! this broker, the directory for all brokers.
 
 mod group;
+mod intent_search;
 pub mod metrics;
 pub mod parts;
 pub mod service;

@@ -156,33 +156,7 @@ impl Record {
     /// partition rather than skip it.
     pub fn decode(bytes: Bytes) -> Result<Self, FormatError> {
         let mut reader = Reader::new(bytes);
-        match reader.u8("record version")? {
-            version @ (RECORD_VERSION | COMPACT_VERSION) => Self::decode_as(version, reader),
-            version => Err(FormatError::Unknown { field: "record version", value: version.into() }),
-        }
-    }
-
-    fn decode_as(version: u8, mut reader: Reader) -> Result<Self, FormatError> {
-        let is_compact = version == COMPACT_VERSION;
-        let kind = reader.u8("record kind")?;
-        let flags = reader.u8("record flags")?;
-        let unknown = || FormatError::Unknown { field: "record flags", value: flags.into() };
-        let known = if is_compact { FLAGS_KNOWN | FLAG_OWN_UNIQUE_ID } else { FLAGS_KNOWN };
-        if flags & !known != 0 {
-            return Err(unknown());
-        }
-        let qos = QoS::from_number(flags & 0b11).ok_or_else(unknown)?;
-        let member =
-            MemberId::new(&if is_compact { ByteString::new() } else { reader.text("origin member")? });
-        let incarnation = Incarnation(reader.u64("origin incarnation")?);
-        let producer = reader.number_u32("origin producer")?;
-        let sequence = reader.number("origin sequence")?;
-        let publish_time_ms = reader.number("publish time")?;
-        let unique_id = match (flags & FLAG_UNIQUE_ID != 0, flags & FLAG_OWN_UNIQUE_ID != 0) {
-            (false, _) => None,
-            (true, false) => Some(reader.u128("unique id")?),
-            (true, true) => Some(u128::from(incarnation.0) << 64 | u128::from(reader.number("unique id")?)),
-        };
+        let Head { kind, flags, qos, origin, publish_time_ms, unique_id } = Head::read(&mut reader)?;
         let publisher = reader.text("publisher")?;
         let topic =
             TopicName::parse(reader.text("topic")?).map_err(|_| FormatError::Text { field: "topic" })?;
@@ -202,8 +176,57 @@ impl Record {
         reader.finish()?;
         let retain = flags & FLAG_RETAIN != 0;
         let message = Message { topic, payload, qos, retain, properties, publisher, publish_time_ms };
-        let origin = Origin { member: Member { id: member, incarnation }, producer, sequence };
         Ok(Self { body, retry: flags & FLAG_RETRY != 0, origin, unique_id, message })
+    }
+
+    /// The unique id of the record that `bytes` are, if it has one; what follows it is not looked at.
+    ///
+    /// # Errors
+    ///
+    /// [`FormatError`] as of [`Record::decode`].
+    pub fn unique_id_of(bytes: Bytes) -> Result<Option<u128>, FormatError> {
+        Ok(Head::read(&mut Reader::new(bytes))?.unique_id)
+    }
+}
+
+/// The fields up to the unique id.
+struct Head {
+    kind: u8,
+    flags: u8,
+    qos: QoS,
+    origin: Origin,
+    publish_time_ms: u64,
+    unique_id: Option<u128>,
+}
+
+impl Head {
+    fn read(reader: &mut Reader) -> Result<Self, FormatError> {
+        let version = reader.u8("record version")?;
+        let is_compact = version == COMPACT_VERSION;
+        if !is_compact && version != RECORD_VERSION {
+            return Err(FormatError::Unknown { field: "record version", value: version.into() });
+        }
+        let kind = reader.u8("record kind")?;
+        let flags = reader.u8("record flags")?;
+        let unknown = || FormatError::Unknown { field: "record flags", value: flags.into() };
+        let known = if is_compact { FLAGS_KNOWN | FLAG_OWN_UNIQUE_ID } else { FLAGS_KNOWN };
+        if flags & !known != 0 {
+            return Err(unknown());
+        }
+        let qos = QoS::from_number(flags & 0b11).ok_or_else(unknown)?;
+        let member =
+            MemberId::new(&if is_compact { ByteString::new() } else { reader.text("origin member")? });
+        let incarnation = Incarnation(reader.u64("origin incarnation")?);
+        let producer = reader.number_u32("origin producer")?;
+        let sequence = reader.number("origin sequence")?;
+        let publish_time_ms = reader.number("publish time")?;
+        let unique_id = match (flags & FLAG_UNIQUE_ID != 0, flags & FLAG_OWN_UNIQUE_ID != 0) {
+            (false, _) => None,
+            (true, false) => Some(reader.u128("unique id")?),
+            (true, true) => Some(u128::from(incarnation.0) << 64 | u128::from(reader.number("unique id")?)),
+        };
+        let origin = Origin { member: Member { id: member, incarnation }, producer, sequence };
+        Ok(Self { kind, flags, qos, origin, publish_time_ms, unique_id })
     }
 }
 
@@ -277,6 +300,7 @@ mod tests {
         ];
         for (record, bytes) in stored {
             assert_eq!(hex(&record.encode()), bytes.replace(' ', ""));
+            assert_eq!(Record::unique_id_of(record.encode()), Ok(record.unique_id));
             assert_eq!(Record::decode(record.encode()), Ok(record));
         }
     }
@@ -304,6 +328,7 @@ mod tests {
         ];
         for (record, bytes) in stored {
             assert_eq!(hex(&record.encode_compact()), bytes.replace(' ', ""));
+            assert_eq!(Record::unique_id_of(record.encode_compact()), Ok(record.unique_id));
             assert_eq!(Record::decode(record.encode_compact()), Ok(nameless(record)));
         }
     }

@@ -23,9 +23,10 @@ use tokio::time::{Sleep, sleep};
 /// Pause before an owner that cannot store now is asked again. It is asked until the connection ends: meanwhile nothing
 /// is acknowledged.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// How long a client may take from PUBREC to PUBREL before the owner is told that the publish is in the log. Shorter than
-/// what the log keeps for sure: after a crash the owner looks there for publishes of which it was told nothing.
-const SETTLE_AFTER: Duration = Duration::from_secs(10);
+/// How long a client may take from PUBREC to PUBREL before the owner is told that the publish is in the log. Far shorter than
+/// what the log keeps for sure: after a crash the owner looks there for publishes of which it was told nothing, and its
+/// clients wait so long.
+const SETTLE_AFTER: Duration = Duration::from_secs(2);
 
 /// Nothing but a pointer for a client that does not publish so.
 #[derive(Default)]

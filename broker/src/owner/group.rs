@@ -33,6 +33,7 @@ mod wills;
 pub(super) use inbox::{GroupHandle, Request};
 pub use wills::RestoredWill;
 
+use super::intent_search::IntentSearch;
 use super::parts::OwnerParts;
 use alarm::Alarm;
 use attach::WaitingAttach;
@@ -60,7 +61,7 @@ const LAST_COMMIT_WAIT: Duration = Duration::from_secs(1);
 
 /// Makes the task of a group and the handle to it. Nothing happens before [`Group::run`].
 pub(super) fn prepare(
-    parts: Arc<OwnerParts>,
+    (parts, intent_search): (Arc<OwnerParts>, Arc<IntentSearch>),
     group: PartitionGroup,
     epoch: OwnerEpoch,
 ) -> (GroupHandle, Group) {
@@ -68,6 +69,7 @@ pub(super) fn prepare(
     let reattachment = Reattachment::new(Instant::now());
     let group = Group {
         parts,
+        intent_search,
         group,
         epoch,
         connection_counter: 0,
@@ -111,6 +113,7 @@ enum Queues {
 /// One group being served.
 pub(super) struct Group {
     parts: Arc<OwnerParts>,
+    intent_search: Arc<IntentSearch>,
     group: PartitionGroup,
     epoch: OwnerEpoch,
     connection_counter: u32,

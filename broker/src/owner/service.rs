@@ -2,6 +2,7 @@
 
 use super::OwnerSide;
 use super::group::{self, GroupHandle, Request};
+use super::intent_search::IntentSearch;
 use super::parts::OwnerParts;
 use super::sessions::{SessionDetail, SessionQuery, SessionStanding};
 use crate::cluster::GroupCommand;
@@ -32,6 +33,7 @@ const SUBSCRIBE_WAIT_BEYOND_GATE: Duration = Duration::from_secs(10);
 /// Serves the partition groups that this broker owns. Cheap to share.
 pub struct OwnerService {
     parts: Arc<OwnerParts>,
+    intent_search: Arc<IntentSearch>,
     groups: RwLock<BTreeMap<PartitionGroup, GroupHandle>>,
 }
 
@@ -39,7 +41,8 @@ impl OwnerService {
     /// Owns nothing yet.
     #[must_use]
     pub fn new(parts: OwnerParts) -> Arc<Self> {
-        Arc::new(Self { parts: Arc::new(parts), groups: RwLock::default() })
+        let intent_search = Arc::new(IntentSearch::new(Arc::clone(&parts.log), parts.partitioning));
+        Arc::new(Self { parts: Arc::new(parts), intent_search, groups: RwLock::default() })
     }
 
     /// Starts and stops groups as told, until `commands` closes; then stops all. A group that ended by itself (fenced,
@@ -69,7 +72,8 @@ impl OwnerService {
     }
 
     fn start(&self, group: PartitionGroup, epoch: OwnerEpoch, tasks: &mut JoinSet<PartitionGroup>) {
-        let (handle, runner) = group::prepare(Arc::clone(&self.parts), group, epoch);
+        let (handle, runner) =
+            group::prepare((Arc::clone(&self.parts), Arc::clone(&self.intent_search)), group, epoch);
         // A group that is started anew while it runs goes on under the new claim only; fencing keeps them apart.
         let former = self.groups.write().insert(group, handle);
         if let Some(former) = former {

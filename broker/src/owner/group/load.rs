@@ -7,6 +7,7 @@ use super::wills::LeftWill;
 use super::{End, Group, Queues};
 use crate::log::state::{CommitOutcome, OpenError, OpenedGroup, StateEntry, StateWrite, StateWriter};
 use crate::log::{Bounds, ReadError};
+use crate::owner::intent_search::IntentSearch;
 use crate::owner::parts::OwnerParts;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -78,11 +79,15 @@ struct StoredPartition {
 impl Group {
     /// Opens the group after `pause`.
     pub(super) fn start_loading(&mut self, pause: Duration) {
-        let parts = Arc::clone(&self.parts);
+        let (parts, search) = (Arc::clone(&self.parts), Arc::clone(&self.intent_search));
         let (group, epoch) = (self.group, self.epoch);
         self.jobs.push(async move {
             sleep(pause).await;
-            Job::Loaded(open(&parts, group, epoch).await.unwrap_or_else(|outcome| outcome))
+            let outcome = open((&parts, &search), group, epoch).await.unwrap_or_else(|outcome| outcome);
+            if !matches!(outcome, LoadOutcome::Unavailable(_)) {
+                search.end(group).await;
+            }
+            Job::Loaded(outcome)
         });
     }
 
@@ -140,7 +145,7 @@ impl Group {
 }
 
 async fn open(
-    parts: &Arc<OwnerParts>,
+    (parts, search): (&Arc<OwnerParts>, &IntentSearch),
     group: PartitionGroup,
     lease_epoch: OwnerEpoch,
 ) -> Result<LoadOutcome, LoadOutcome> {
@@ -177,7 +182,7 @@ async fn open(
             value: Some(run.owner.encode()),
         })
         .collect();
-    let resolved = resolve_intents(parts.log.as_ref(), parts.partitioning, &mut partitions).await;
+    let resolved = resolve_intents(search, (group, parts.partitioning), &mut partitions).await;
     writes.extend(resolved.map_err(|error| LoadOutcome::Unavailable(error.to_string()))?);
     // Until it is known; a stop of the group drops this.
     loop {

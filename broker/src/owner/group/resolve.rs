@@ -4,13 +4,12 @@
 
 use super::exactly_once::publisher_in;
 use super::partition_run::PartitionRun;
-use crate::log::seek::offset_at;
+use crate::log::ReadError;
 use crate::log::state::StateWrite;
-use crate::log::{Log, ReadError, ReadEvent};
+use crate::owner::intent_search::IntentSearch;
 use std::collections::{BTreeMap, BTreeSet};
-use tidemill_core::partition::{Partition, Partitioning};
-use tidemill_core::record::Record;
-use tracing::{debug, error};
+use tidemill_core::partition::{Partition, PartitionGroup, Partitioning};
+use tracing::debug;
 
 /// Records of a publish are not older than its intent, but for what clocks may have stepped back.
 const CLOCK_SLACK_MS: u64 = 2_000;
@@ -23,8 +22,8 @@ const CLOCK_SLACK_MS: u64 = 2_000;
 ///
 /// [`ReadError`]: the log cannot be read now.
 pub(super) async fn resolve_intents(
-    log: &dyn Log,
-    partitioning: Partitioning,
+    search: &IntentSearch,
+    (group, partitioning): (PartitionGroup, Partitioning),
     partitions: &mut BTreeMap<Partition, PartitionRun>,
 ) -> Result<Vec<StateWrite>, ReadError> {
     let mut wanted = BTreeSet::new();
@@ -37,9 +36,9 @@ pub(super) async fn resolve_intents(
     }
     let mut found: BTreeMap<u128, u64> = BTreeMap::new();
     if !wanted.is_empty() {
+        let since_ms = since_ms.saturating_sub(CLOCK_SLACK_MS);
         for partition in partitioning.partitions() {
-            let searched = search(log, partition, since_ms.saturating_sub(CLOCK_SLACK_MS), &wanted);
-            for unique_id in searched.await? {
+            for unique_id in search.find(group, (partition, since_ms), &wanted).await? {
                 *found.entry(unique_id).or_default() |= 1_u64 << (partition.0 % 64);
             }
         }
@@ -67,34 +66,4 @@ fn note_found(run: &mut PartitionRun, found: &BTreeMap<u128, u64>) -> Vec<StateW
         session.exactly_once = (!exactly_once.is_empty()).then_some(exactly_once);
     }
     writes
-}
-
-/// Which of `wanted` are in `partition`, in what was appended at `since_ms` or later.
-async fn search(
-    log: &dyn Log,
-    partition: Partition,
-    since_ms: u64,
-    wanted: &BTreeSet<u128>,
-) -> Result<BTreeSet<u128>, ReadError> {
-    let mut found = BTreeSet::new();
-    let from = offset_at(log, partition, since_ms).await?;
-    let mut reader = log.reader(partition, from);
-    // Ends at the end of the log: nothing is appended by clients before the group is open, and others append at most
-    // as fast as this reads.
-    loop {
-        match reader.next().await {
-            Ok(ReadEvent::Records(records)) => {
-                let ids =
-                    records.into_iter().filter_map(|stored| Record::decode(stored.bytes).ok()?.unique_id);
-                found.extend(ids.filter(|id| wanted.contains(id)));
-            }
-            Ok(ReadEvent::End(_)) => return Ok(found),
-            Err(error @ (ReadError::Damaged { .. } | ReadError::OutOfRange { .. })) => {
-                // The partition is refused when its own group reads it; publishers are not kept out for it.
-                error!(partition = partition.0, %error, "log cannot be searched for QoS 2 publishes");
-                return Ok(found);
-            }
-            Err(error @ (ReadError::Unavailable { .. } | ReadError::Closed)) => return Err(error),
-        }
-    }
 }
