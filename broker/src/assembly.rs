@@ -88,7 +88,7 @@ fn wire(
     joined: Joined,
 ) -> Result<Wiring, StartError> {
     let Joined { coordination, durable_gate, peers, link_membership, mut tasks } = joined;
-    let Storage { log, state, retained, directory, embedded } = storage;
+    let Storage { log, state, retained: _, directory, embedded } = storage;
     if let Some(embedded) = embedded {
         embedded.register(data_path.metrics.registry())?;
     }
@@ -109,7 +109,6 @@ fn wire(
         subscriptions_max: usize::try_from(config.limits.subscriptions).unwrap_or(usize::MAX),
         queues: queues::rules(&config.sessions, surroundings.now_ms()),
         index_block_offsets: BLOCK_OFFSETS,
-        keeps_retained: retained.is_some(),
         log,
         state,
         hosts: Arc::new(node.directory().clone()),

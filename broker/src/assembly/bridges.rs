@@ -178,6 +178,10 @@ impl Surroundings for BrokerSurroundings {
         self.data_path.restore_will(will);
     }
 
+    fn may_get_retained(&self, filter: &TopicFilter) -> bool {
+        self.data_path.router.may_get_retained(filter)
+    }
+
     fn fenced(&self, group: PartitionGroup) {
         self.coordination.group_lost(group);
     }

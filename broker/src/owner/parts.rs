@@ -14,6 +14,7 @@ use tidemill_core::member::{Member, MemberId, OwnerEpoch};
 use tidemill_core::partition::{Offset, PartitionGroup, Partitioning};
 use tidemill_core::queue::limits::QueueLimits;
 use tidemill_core::queue::pace::TokenBucket;
+use tidemill_core::topic::TopicFilter;
 
 /// What the owner asks and tells the rest of the broker. Calls must not block.
 pub trait Surroundings: Send + Sync + 'static {
@@ -28,6 +29,9 @@ pub trait Surroundings: Send + Sync + 'static {
     fn raise_epoch(&self, group: PartitionGroup, epoch: OwnerEpoch);
     /// The broker of a connection died with its will: it is published when it is due, unless the client comes back.
     fn restore_will(&self, will: RestoredWill);
+    /// Whether a new subscription to `filter` may get retained messages that outlive this broker. It may say so where
+    /// the answer would take long.
+    fn may_get_retained(&self, filter: &TopicFilter) -> bool;
     /// Another owner has opened the group; this one has stopped serving it.
     fn fenced(&self, group: PartitionGroup);
 }
@@ -73,8 +77,6 @@ pub struct OwnerParts {
     pub queues: QueueRules,
     /// Offsets of one block of the index, if the state keeps one.
     pub index_block_offsets: Offset,
-    /// Retained messages outlive the broker, and so does who is still to get them.
-    pub keeps_retained: bool,
     /// The records.
     pub log: Arc<dyn Log>,
     /// The state.

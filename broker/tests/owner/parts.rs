@@ -229,6 +229,9 @@ impl Default for Around {
     }
 }
 
+/// The one filter that no retained message matches.
+pub(crate) const NOTHING_RETAINED: &str = "nothing/retained";
+
 impl Surroundings for Around {
     fn now_ms(&self) -> u64 {
         let passed = self.since.map_or(0, |since| u64::try_from(since.elapsed().as_millis()).unwrap());
@@ -250,6 +253,10 @@ impl Surroundings for Around {
 
     fn restore_will(&self, will: RestoredWill) {
         self.wills.lock().push(will);
+    }
+
+    fn may_get_retained(&self, filter: &TopicFilter) -> bool {
+        filter.as_str() != NOTHING_RETAINED
     }
 
     fn fenced(&self, group: PartitionGroup) {

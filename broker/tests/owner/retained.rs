@@ -1,5 +1,6 @@
 //! Who has not got all retained messages gets them, whatever died meanwhile.
 
+use super::parts::NOTHING_RETAINED;
 use super::world::{Client, World, options, request, subscription};
 use tidemill_core::attach::{AttachRequest, DeliveriesDone};
 use tidemill_core::packet::{QoS, RetainHandling, SubscriptionOptions};
@@ -44,6 +45,7 @@ async fn a_subscription_at_qos_1_begins_anew_after_a_crash_until_its_client_has_
         subscribe(&world, &client, text, qos, RetainHandling::Send).await;
     }
     subscribe(&world, &client, "never", QoS::AtLeastOnce, RetainHandling::DoNotSend).await;
+    subscribe(&world, &client, NOTHING_RETAINED, QoS::AtLeastOnce, RetainHandling::Send).await;
 
     let world = world.crash(2).await;
     let client = world.attach(request("c")).await.unwrap();

@@ -151,7 +151,6 @@ impl World {
             subscriptions_max: 100,
             queues: rules.clone(),
             index_block_offsets: index_block,
-            keeps_retained: true,
             log: log.clone(),
             state: log.clone(),
             hosts: hosts.clone(),

@@ -63,7 +63,8 @@ impl Group {
             // What is left of a former one has its host, for as long as it lives.
             return self.forget_retained_due((partition, queue), std::slice::from_ref(filter));
         }
-        if !self.parts.keeps_retained || !options.retain_handling.is_due(is_new) {
+        let is_due = options.retain_handling.is_due(is_new);
+        if !is_due || !self.parts.surroundings.may_get_retained(filter) {
             return;
         }
         let Some((run, slot)) = self.run_of(partition, queue) else { return };

@@ -30,6 +30,18 @@ impl Router {
         self.retained.get().is_some()
     }
 
+    /// Whether a new subscription to `filter` may get retained messages that outlive this broker; true, too, if many topics
+    /// would have to be looked at.
+    #[must_use]
+    pub fn may_get_retained(&self, filter: &TopicFilter) -> bool {
+        let Some(retained) = self.retained.get().filter(|retained| retained.is_durable()) else {
+            return false;
+        };
+        let search = Search { filter, from: None, visits_max: VISITS_MAX, now_ms: unix_ms() };
+        // What stops the search is a message, or the bound.
+        retained.store.read().search(search, |_| ControlFlow::Break(())).is_some()
+    }
+
     /// The retained messages that match `filter` from `from` on, at most `messages_max`, fewer or none if many topics must
     /// be looked at: then go on. `None` if this broker does not retain.
     #[must_use]
