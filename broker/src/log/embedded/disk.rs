@@ -48,18 +48,20 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    const BYTES_MAX: u64 = 64 << 20;
+    /// What is in the last segment is read at the start: some milliseconds.
+    const SEGMENT_BYTES_MAX: u64 = 16 << 20;
     const SEGMENT_BYTES_MIN: u64 = 1 << 20;
+    const RESERVED_BYTES_MAX: u64 = 64 << 20;
     /// Above what the state leaves free.
     const RESERVED_BYTES_MIN: u64 = 24 << 20;
 
     /// Of a disk of `disk_bytes`: an eighth each, so that on a small one, too, sealed segments make the space that the
     /// log waits for.
     pub(super) fn of(disk_bytes: u64) -> Self {
-        let share = (disk_bytes / 8).min(Self::BYTES_MAX);
+        let share = disk_bytes / 8;
         Self {
-            segment_bytes: share.max(Self::SEGMENT_BYTES_MIN),
-            reserved_bytes: share.max(Self::RESERVED_BYTES_MIN),
+            segment_bytes: share.clamp(Self::SEGMENT_BYTES_MIN, Self::SEGMENT_BYTES_MAX),
+            reserved_bytes: share.clamp(Self::RESERVED_BYTES_MIN, Self::RESERVED_BYTES_MAX),
         }
     }
 }
@@ -106,8 +108,8 @@ mod tests {
 
     #[test]
     fn a_small_disk_is_shared_so_that_trimmed_segments_make_the_space_that_is_waited_for() {
-        assert_eq!(Shares::of(u64::MAX), Shares { segment_bytes: 64 << 20, reserved_bytes: 64 << 20 });
-        assert_eq!(Shares::of(512 << 20), Shares { segment_bytes: 64 << 20, reserved_bytes: 64 << 20 });
+        assert_eq!(Shares::of(u64::MAX), Shares { segment_bytes: 16 << 20, reserved_bytes: 64 << 20 });
+        assert_eq!(Shares::of(512 << 20), Shares { segment_bytes: 16 << 20, reserved_bytes: 64 << 20 });
         assert_eq!(Shares::of(80 << 20), Shares { segment_bytes: 10 << 20, reserved_bytes: 24 << 20 });
         assert_eq!(Shares::of(0), Shares { segment_bytes: 1 << 20, reserved_bytes: 24 << 20 });
         assert!(SystemDisk.size(Path::new("/")).unwrap() >= SystemDisk.available(Path::new("/")).unwrap());

@@ -7,6 +7,7 @@ mod index;
 
 pub(super) use frame::{
     Before, FRAME_PREFIX, Frame, FrameBody, Place, body_length, decode_frame, encode_frame, is_plausible,
+    locate_frame,
 };
 pub(super) use header::{Base, Layout, SegmentHeader};
 pub(super) use index::{IndexHeader, IndexRun, Run, RunKind, encode_index};

@@ -3,7 +3,7 @@
 use super::disk::{Disk, FileAt};
 use super::format::{
     Before, FRAME_PREFIX, FormatFault, Frame, FrameBody, Place, RunKind, SegmentHeader, body_length,
-    decode_frame, is_plausible,
+    is_plausible, locate_frame,
 };
 use super::segment::{PlacedRecord, Runs};
 use std::fs::File;
@@ -62,7 +62,7 @@ pub(super) fn scan(disk: &dyn Disk, file: &File, header: &SegmentHeader) -> io::
     let mut bytes = Vec::new();
     while position < length {
         let fault = match read_frame(&mut reader, &mut bytes)? {
-            Ok(()) => decode_frame(&bytes, header)
+            Ok(()) => locate_frame(&bytes, header)
                 .and_then(|placed| scanner.take(placed.frame, placed.place, position, bytes.len())),
             Err(fault) => Err(fault),
         };
@@ -115,17 +115,7 @@ impl Scanner<'_> {
             return Err(FormatFault::Value { field: "batch" });
         }
         let at = u32::try_from(position).map_err(|_| FormatFault::Value { field: "position" })?;
-        // Where the records are is all that is needed; their bytes would only take memory.
-        let body = match frame.body {
-            FrameBody::Record { append_time_ms, .. } => {
-                FrameBody::Record { append_time_ms, bytes: bytes::Bytes::new() }
-            }
-            FrameBody::Copy { append_time_ms, .. } => {
-                FrameBody::Copy { append_time_ms, bytes: bytes::Bytes::new() }
-            }
-            FrameBody::Floor => FrameBody::Floor,
-        };
-        self.pending.push((Frame { body, ..frame }, at, length as u64));
+        self.pending.push((frame, at, length as u64));
         if place == Place::LastOfBatch {
             self.take_batch()?;
             self.found.bytes = position + length as u64;
@@ -173,7 +163,7 @@ fn what_follows(
     for begin in 1..rest.len() {
         let bytes = &rest[begin..];
         if is_plausible(bytes, scanner.header, later.clone())
-            && let Ok(placed) = decode_frame(bytes, scanner.header)
+            && let Ok(placed) = locate_frame(bytes, scanner.header)
         {
             if placed.before == Before::Synced {
                 return Ok(Some(Before::Synced));

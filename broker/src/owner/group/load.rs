@@ -381,9 +381,7 @@ fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
     for (offset, record) in parked {
         run.queues.restore_parked(slot, offset, record);
     }
-    for filter in retained_dues {
-        run.retained_dues.insert(slot, filter);
-    }
+    run.retained_dues.restore(slot, retained_dues);
     for (target, subscription) in subscriptions {
         match target {
             SubscriptionTarget::Filter(filter) => run.queues.subscribe(slot, filter, subscription),
@@ -395,8 +393,7 @@ fn add_queue(run: &mut PartitionRun, id: QueueId, stored: StoredQueue) {
     {
         let name = id.name.clone();
         run.queues.handle_acked(slot, &released, true, 0);
-        let (in_flight, is_restored) = (None, true);
-        let session = Session { id, slot, meta, in_flight, exactly_once, is_restored };
+        let session = Session { id, slot, meta, in_flight: None, exactly_once, is_restored: true };
         run.sessions.insert(name.clone(), session);
         run.note_deadline(&name, None);
     }

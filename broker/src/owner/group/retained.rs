@@ -20,8 +20,15 @@ use tidemill_core::topic::TopicFilter;
 pub(super) struct RetainedDues(HashMap<QueueSlot, BTreeSet<TopicFilter>>);
 
 impl RetainedDues {
+    /// What is stored of a queue.
+    pub(super) fn restore(&mut self, slot: QueueSlot, filters: Vec<TopicFilter>) {
+        if !filters.is_empty() {
+            self.0.entry(slot).or_default().extend(filters);
+        }
+    }
+
     /// True if it was not due before.
-    pub(super) fn insert(&mut self, slot: QueueSlot, filter: TopicFilter) -> bool {
+    fn insert(&mut self, slot: QueueSlot, filter: TopicFilter) -> bool {
         self.0.entry(slot).or_default().insert(filter)
     }
 

@@ -134,6 +134,19 @@ pub(in super::super) fn body_length(prefix: &[u8]) -> Result<usize, FormatFault>
 
 /// Reads the frame that `bytes` begins with.
 pub(in super::super) fn decode_frame(bytes: &[u8], header: &SegmentHeader) -> Result<Placed, FormatFault> {
+    decode(bytes, header, Bytes::copy_from_slice)
+}
+
+/// As [`decode_frame`], for who needs to know where a record is, but not the record: its bytes are left out.
+pub(in super::super) fn locate_frame(bytes: &[u8], header: &SegmentHeader) -> Result<Placed, FormatFault> {
+    decode(bytes, header, |_| Bytes::new())
+}
+
+fn decode(
+    bytes: &[u8],
+    header: &SegmentHeader,
+    record: impl Fn(&[u8]) -> Bytes,
+) -> Result<Placed, FormatFault> {
     let length = body_length(bytes)?;
     let mut fields = Fields(bytes);
     let written_length = fields.u32()?;
@@ -142,7 +155,7 @@ pub(in super::super) fn decode_frame(bytes: &[u8], header: &SegmentHeader) -> Re
     if frame_checksum(header.salt, written_length, body) != checksum {
         return Err(FormatFault::Checksum);
     }
-    decode_body(body, header).map(|(frame, place, before)| Placed {
+    decode_body(body, header, record).map(|(frame, place, before)| Placed {
         frame,
         place,
         before,
@@ -185,7 +198,11 @@ impl FrontFields {
     }
 }
 
-fn decode_body(body: &[u8], header: &SegmentHeader) -> Result<(Frame, Place, Before), FormatFault> {
+fn decode_body(
+    body: &[u8],
+    header: &SegmentHeader,
+    record: impl Fn(&[u8]) -> Bytes,
+) -> Result<(Frame, Place, Before), FormatFault> {
     let mut fields = Fields(body);
     let FrontFields { kind, partition, batch } = FrontFields::read(&mut fields, header.layout)?;
     let base = header.base(partition).ok_or(FormatFault::Value { field: "partition" })?;
@@ -194,17 +211,17 @@ fn decode_body(body: &[u8], header: &SegmentHeader) -> Result<(Frame, Place, Bef
     let (offset, body) = match (kind & !(LAST_OF_BATCH | UNSYNCED), header.layout) {
         (RECORD, Layout::Fixed) => {
             let (offset, append_time_ms) = (fields.u64()?, fields.u64()?);
-            (offset, FrameBody::Record { append_time_ms, bytes: Bytes::copy_from_slice(fields.0) })
+            (offset, FrameBody::Record { append_time_ms, bytes: record(fields.0) })
         }
         (FLOOR, Layout::Fixed) => (fields.u64()?, FrameBody::Floor),
         (RECORD, Layout::Compact { created_ms }) => {
             let offset = base.offset.wrapping_add(fields.number()?);
             let append_time_ms = created_ms.wrapping_add(unzigzag(fields.number()?));
-            (offset, FrameBody::Record { append_time_ms, bytes: Bytes::copy_from_slice(fields.0) })
+            (offset, FrameBody::Record { append_time_ms, bytes: record(fields.0) })
         }
         (COPY, Layout::Compact { .. }) => {
             let (offset, append_time_ms) = (fields.number()?, fields.number()?);
-            (offset, FrameBody::Copy { append_time_ms, bytes: Bytes::copy_from_slice(fields.0) })
+            (offset, FrameBody::Copy { append_time_ms, bytes: record(fields.0) })
         }
         (FLOOR, Layout::Compact { .. }) => (fields.number()?, FrameBody::Floor),
         _ => return Err(FormatFault::Value { field: "kind" }),
