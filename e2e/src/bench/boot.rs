@@ -13,6 +13,9 @@ const PUBLISHERS: u32 = 20;
 const PAYLOAD_BYTES: usize = 64;
 /// A broker that lets nobody in for so long does not start any more.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
+/// Between the last message and the kill. The owner stores how far it is within a second; what it has not stored is read
+/// once more at the start, however long the backlog is.
+const REST: Duration = Duration::from_secs(2);
 /// Between two attempts to connect.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -53,6 +56,7 @@ pub async fn run(subject: &mut Subject, messages: u64) -> Result<Boot> {
     let stored = (subject.stored_bytes()? - stored_before) as f64;
     let written = subject.written_bytes()? - written_before;
 
+    tokio::time::sleep(REST).await;
     subject.crash().await?;
     let started = Instant::now();
     let witness = loop {

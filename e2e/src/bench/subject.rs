@@ -63,13 +63,15 @@ impl Subject {
         Ok(Self { command, child, endpoint, admin, folder })
     }
 
-    /// `kill -9`, and a new process on the same data; waits for nothing.
+    /// `kill -9`, and a new process on the same data; waits for nothing but that the disks have what was written: how long that
+    /// takes depends on what came just before.
     ///
     /// # Errors
     ///
     /// When one of the two fails.
     pub async fn crash(&mut self) -> Result<()> {
         self.child.kill().await.context("kill the broker")?;
+        tokio::task::spawn_blocking(rustix::fs::sync).await.context("sync the disks")?;
         self.child = self.command.spawn().context("start the broker again")?;
         Ok(())
     }
