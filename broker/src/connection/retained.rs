@@ -154,9 +154,11 @@ impl Connection {
     /// Tells the owner which subscriptions have got everything: nothing of it is in flight any more.
     fn report_retained(&mut self) {
         let Some(requests) = &mut self.retained.0 else { return };
+        // A SUBSCRIBE under way may make them due anew.
+        let is_over = || !self.work.is_under_way() && !self.mailbox.has_live_in_flight();
         if !self.registered.is_persistent() {
             requests.sent.clear();
-        } else if !requests.sent.is_empty() && !self.mailbox.has_live_in_flight() {
+        } else if !requests.sent.is_empty() && is_over() {
             self.done.retained.append(&mut requests.sent);
         }
         if requests.is_empty() {

@@ -49,12 +49,11 @@ impl RetainedDues {
 
     /// Adds what no host has told how far it is.
     pub(super) fn complete(&self, slot: QueueSlot, in_flight: &mut Option<Box<InFlight>>) {
-        for filter in self.0.get(&slot).into_iter().flatten() {
-            let told = &mut in_flight.get_or_insert_default().retained;
-            if told.iter().all(|due| due.filter != *filter) {
-                told.push(RetainedDue { filter: filter.clone(), from: RetainedFrom::Start });
-            }
-        }
+        let Some(dues) = self.0.get(&slot) else { return };
+        let told = &mut in_flight.get_or_insert_default().retained;
+        let known: BTreeSet<TopicFilter> = told.iter().map(|due| due.filter.clone()).collect();
+        let untold = dues.difference(&known).cloned();
+        told.extend(untold.map(|filter| RetainedDue { filter, from: RetainedFrom::Start }));
     }
 }
 
