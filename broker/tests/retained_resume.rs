@@ -39,7 +39,11 @@ async fn retain_all(address: SocketAddr, qos: QoS) -> BTreeSet<String> {
 
 /// The client of the session; whether it was there.
 async fn resume(address: SocketAddr, version: Version) -> (Client, bool) {
-    let mut session = connect(version, "subscriber");
+    resume_as(address, version, "subscriber").await
+}
+
+async fn resume_as(address: SocketAddr, version: Version, client_id: &str) -> (Client, bool) {
+    let mut session = connect(version, client_id);
     session.clean_start = false;
     session.session_expiry_secs = version.is_v5().then_some(3_600);
     let (client, connack) = Client::connect_with(address, session).await;
@@ -155,4 +159,38 @@ async fn a_new_connection_of_a_session_goes_on_with_the_retained_messages_and_no
             broker.end(Signal::KILL).await;
         }
     }
+}
+
+/// The acknowledgement of what a first SUBSCRIBE brought comes while a second one, which asks for it again, is being stored.
+#[tokio::test]
+async fn what_a_second_subscribe_asks_for_is_not_taken_for_what_the_first_one_brought() {
+    const SESSIONS: u16 = 16;
+
+    let data = tempfile::tempdir().unwrap();
+    let (broker, address) = Process::start(data.path()).await;
+    retain_all(address, QoS::AtLeastOnce).await;
+    let mut clients = Vec::new();
+    for number in 0..SESSIONS {
+        let (mut client, _) = resume_as(address, Version::V3_1_1, &format!("subscriber-{number}")).await;
+        client.subscribe(&[("r/000", QoS::AtLeastOnce)]).await;
+        let first = Seen::of(&client.receive().await, client.version);
+        client.send_raw(b"\x82\x0a\x00\x02\x00\x05r/000\x01").await;
+        client.puback(first.id.unwrap()).await;
+        assert_eq!(client.receive().await.first_byte, 0x90);
+        assert_eq!(client.ping().await.len(), 1);
+        clients.push(client);
+    }
+    // Stored with all that was reported before it.
+    for client in &mut clients {
+        client.subscribe(&[("other", QoS::AtLeastOnce)]).await;
+    }
+    broker.end(Signal::KILL).await;
+
+    let (broker, address) = Process::start(data.path()).await;
+    for number in 0..SESSIONS {
+        let (mut client, _) = resume_as(address, Version::V3_1_1, &format!("subscriber-{number}")).await;
+        let topics = taken(&mut client, usize::MAX).await.topics();
+        assert_eq!(topics, BTreeSet::from(["r/000".to_owned()]), "{number}");
+    }
+    broker.end(Signal::KILL).await;
 }

@@ -69,10 +69,14 @@ impl RetainedFeed {
     /// A subscription was replaced without sending the retained messages again: what has not come yet comes as the new
     /// one says.
     fn replace(&mut self, replacement: RetainedRequest) {
-        let requests = self.0.iter_mut().flat_map(|requests| requests.queue.iter_mut());
-        for request in requests.filter(|request| request.filter == replacement.filter) {
+        let requests = self.0.get_or_insert_default();
+        let under_way = requests.queue.iter_mut().find(|request| request.filter == replacement.filter);
+        if let Some(request) = under_way {
             let from = request.from.take();
-            *request = RetainedRequest { from, ..replacement.clone() };
+            *request = RetainedRequest { from, ..replacement };
+        } else if replacement.qos == QoS::AtLeastOnce && !requests.sent.contains(&replacement.filter) {
+            // The owner takes it for due if it was not at QoS 1 before.
+            requests.sent.push(replacement.filter);
         }
     }
 }

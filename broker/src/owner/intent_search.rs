@@ -12,19 +12,31 @@ use tidemill_core::record::Record;
 use tokio::sync::Mutex;
 use tracing::error;
 
+/// Unique ids that are kept of one partition.
+const IDS_MAX: usize = 1 << 20;
+
 /// The unique ids in the log, as far back as somebody asked.
 pub(super) struct IntentSearch {
     log: Arc<dyn Log>,
+    ids_max: usize,
     /// By partition.
     read: Vec<Mutex<Option<Read>>>,
     /// Groups that have not opened yet. Nothing that they look for was appended since the start.
     opening: parking_lot::Mutex<BTreeSet<PartitionGroup>>,
 }
 
-/// What was read of a partition.
+/// What was read of a partition: all from an offset on.
 struct Read {
     from: Offset,
     ids: HashSet<u128>,
+    /// There are too many farther back: whoever wants those reads by itself.
+    is_full: bool,
+}
+
+impl Default for Read {
+    fn default() -> Self {
+        Self { from: Offset::MAX, ids: HashSet::new(), is_full: false }
+    }
 }
 
 impl IntentSearch {
@@ -35,6 +47,7 @@ impl IntentSearch {
             opening: parking_lot::Mutex::new(groups.collect()),
             read: partitioning.partitions().map(|_| Mutex::new(None)).collect(),
             log,
+            ids_max: IDS_MAX,
         }
     }
 
@@ -52,18 +65,36 @@ impl IntentSearch {
     ) -> Result<BTreeSet<u128>, ReadError> {
         let from = offset_at(self.log.as_ref(), partition, since_ms).await?;
         let is_kept = self.opening.lock().contains(&group);
-        let Some(kept) = self.read.get(usize::from(partition.0)).filter(|_| is_kept) else {
-            let mut ids = HashSet::new();
-            self.collect(partition, (from, Offset::MAX), &mut ids).await?;
-            return Ok(wanted.iter().filter(|id| ids.contains(id)).copied().collect());
-        };
-        let mut kept = kept.lock().await;
-        let read = kept.get_or_insert_with(|| Read { from: Offset::MAX, ids: HashSet::new() });
-        if from < read.from {
-            self.collect(partition, (from, read.from), &mut read.ids).await?;
-            read.from = from;
+        if let Some(kept) = self.read.get(usize::from(partition.0)).filter(|_| is_kept) {
+            let mut kept = kept.lock().await;
+            let read = kept.get_or_insert_with(Read::default);
+            if from < read.from {
+                let Read { ids, is_full, .. } = read;
+                let keep = |id| {
+                    *is_full |= ids.len() >= self.ids_max;
+                    if !*is_full {
+                        ids.insert(id);
+                    }
+                    !*is_full
+                };
+                self.visit(partition, (from, read.from), keep).await?;
+                if !read.is_full {
+                    read.from = from;
+                }
+            }
+            if from >= read.from {
+                return Ok(wanted.iter().filter(|id| read.ids.contains(id)).copied().collect());
+            }
         }
-        Ok(wanted.iter().filter(|id| read.ids.contains(id)).copied().collect())
+        let mut found = BTreeSet::new();
+        let take = |id| {
+            if wanted.contains(&id) {
+                found.insert(id);
+            }
+            true
+        };
+        self.visit(partition, (from, Offset::MAX), take).await?;
+        Ok(found)
     }
 
     /// The group is open, or never will be. What nobody needs any more is freed.
@@ -79,35 +110,42 @@ impl IntentSearch {
         }
     }
 
-    /// Adds the unique ids of the records from `from` to `until`, or to the end of the log.
-    async fn collect(
+    /// Shows the unique ids of the records from `from` to `until`, or to the end of the log, to `take`, until it answers
+    /// false.
+    async fn visit(
         &self,
         partition: Partition,
         (from, until): (Offset, Offset),
-        ids: &mut HashSet<u128>,
+        mut take: impl FnMut(u128) -> bool,
     ) -> Result<(), ReadError> {
         let mut reader = self.log.reader(partition, from);
+        let mut is_damaged = false;
         // Ends at the end of the log: nothing is appended by clients before the group is open, and others append at most
         // as fast as this reads.
         loop {
             match reader.next().await {
                 Ok(ReadEvent::Records(records)) => {
-                    let is_last = records.last().is_some_and(|last| last.offset + 1 >= until);
-                    let found = records.into_iter().filter(|stored| stored.offset < until);
-                    ids.extend(found.filter_map(|stored| Record::unique_id_of(stored.bytes).ok()?));
-                    if is_last {
-                        return Ok(());
+                    for stored in records {
+                        let is_over = stored.offset >= until;
+                        let id = Record::unique_id_of(stored.bytes).unwrap_or(None);
+                        if is_over || id.is_some_and(|id| !take(id)) {
+                            return Ok(());
+                        }
                     }
                 }
                 Ok(ReadEvent::End(_)) => return Ok(()),
                 // Whoever needs the record is told elsewhere; publishers are not kept out for it.
-                Err(ReadError::Damaged { offset, .. }) => {
+                Err(error @ ReadError::Damaged { offset, .. }) => {
+                    if !std::mem::replace(&mut is_damaged, true) {
+                        error!(partition = partition.0, %error, "QoS 2 publishes are not looked for there");
+                    }
                     reader = self.log.reader(partition, offset + 1);
                 }
-                Err(error @ ReadError::OutOfRange { .. }) => {
-                    error!(partition = partition.0, %error, "log cannot be searched for QoS 2 publishes");
-                    return Ok(());
+                // Trimmed meanwhile: nobody needs what was there.
+                Err(ReadError::OutOfRange { offset, start, .. }) if offset < start => {
+                    reader = self.log.reader(partition, start);
                 }
+                Err(ReadError::OutOfRange { .. }) => return Ok(()),
                 Err(error @ (ReadError::Unavailable { .. } | ReadError::Closed)) => return Err(error),
             }
         }
@@ -195,6 +233,17 @@ mod tests {
         assert_eq!(found(&search, GROUPS[1], ALL).await, [1, 3]);
         search.end(GROUPS[1]).await;
         assert!(search.read.iter().all(|read| read.try_lock().unwrap().is_none()), "nothing is kept");
+    }
+
+    #[tokio::test]
+    async fn what_is_too_much_to_keep_is_read_each_time() {
+        let (log, mut search) = world(true).await;
+        search.ids_max = 2;
+
+        assert_eq!(found(&search, GROUPS[0], NEWEST).await, [3]);
+        assert_eq!(found(&search, GROUPS[0], ALL).await, [1, 3]);
+        log.lose_from(PARTITION, 0);
+        assert_eq!(found(&search, GROUPS[1], ALL).await, [0; 0]);
     }
 
     #[tokio::test]

@@ -67,8 +67,17 @@ async fn a_subscription_at_qos_1_begins_anew_after_a_crash_until_its_client_has_
     let client = world.attach(request("c")).await.unwrap();
     assert_eq!(granted(&client), [due("one", RetainedFrom::Start)]);
 
+    // What is left at QoS 2 goes on at QoS 1.
+    subscribe(&world, &client, "exact", QoS::AtLeastOnce, RetainHandling::SendIfNew).await;
     subscribe(&world, &client, "one", QoS::ExactlyOnce, RetainHandling::DoNotSend).await;
     let world = world.crash(5).await;
+    let client = world.attach(request("c")).await.unwrap();
+    assert_eq!(granted(&client), [due("exact", RetainedFrom::Start)]);
+
+    let retained = vec![filter("exact")];
+    world.report_done(&client, DeliveriesDone { retained, ..DeliveriesDone::default() });
+    world.stored().await;
+    let world = world.crash(6).await;
     assert_eq!(granted(&world.attach(request("c")).await.unwrap()), []);
     assert_eq!(stored_filters(&world).await, [""; 0]);
 }

@@ -63,6 +63,8 @@ pub(super) struct Applied {
     pub(super) target: SubscriptionTarget,
     /// What it has replaced.
     pub(super) before: Option<Subscription>,
+    /// Whether retained messages were due to that.
+    pub(super) was_retained_due: bool,
     /// Whether its route must be known to every member.
     pub(super) is_gated: bool,
 }

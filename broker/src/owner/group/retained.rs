@@ -42,6 +42,10 @@ impl RetainedDues {
         was_due
     }
 
+    pub(super) fn contains(&self, slot: QueueSlot, filter: &TopicFilter) -> bool {
+        self.0.get(&slot).is_some_and(|filters| filters.contains(filter))
+    }
+
     /// All of a queue, which is gone.
     pub(super) fn remove_all(&mut self, slot: QueueSlot) -> BTreeSet<TopicFilter> {
         self.0.remove(&slot).unwrap_or_default()
@@ -58,21 +62,32 @@ impl RetainedDues {
 }
 
 impl Group {
-    /// A subscription was made or replaced; `is_new`: there was none in force.
+    /// A subscription was made, or took the place of one with the options `before`. Call it when its route is announced:
+    /// what is published from then on is in the log.
     pub(super) fn note_retained_due(
         &mut self,
         (partition, queue): (Partition, &QueueId),
         filter: &TopicFilter,
-        (options, is_new): (SubscriptionOptions, bool),
+        (options, before): (SubscriptionOptions, Option<SubscriptionOptions>),
     ) {
         if options.qos != QoS::AtLeastOnce {
             // What is left of a former one has its host, for as long as it lives.
             return self.forget_retained_due((partition, queue), std::slice::from_ref(filter));
         }
-        let is_due = options.retain_handling.is_due(is_new);
-        if !is_due || !self.parts.surroundings.may_get_retained(filter) {
-            return;
+        // Of a former one at another QoS something may be left, which goes on at this one.
+        let goes_on = before.is_some_and(|before| before.qos != QoS::AtLeastOnce);
+        let is_due = goes_on || options.retain_handling.is_due(before.is_none());
+        if is_due && self.parts.surroundings.may_get_retained(filter) {
+            self.set_retained_due((partition, queue), filter);
         }
+    }
+
+    /// It has not got all retained messages.
+    pub(super) fn set_retained_due(
+        &mut self,
+        (partition, queue): (Partition, &QueueId),
+        filter: &TopicFilter,
+    ) {
         let Some((run, slot)) = self.run_of(partition, queue) else { return };
         if run.retained_dues.insert(slot, filter.clone()) {
             let key = StateKey::RetainedDue { session: queue.clone(), filter: filter.clone() };

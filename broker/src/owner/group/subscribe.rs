@@ -61,6 +61,7 @@ impl Group {
         }
         self.ledger.wait(CommitWaiter::Operation(number));
         let passed = (!routes.is_empty()).then(|| self.parts.route_exchange.announce_durable(routes));
+        self.note_applied_retained(number);
         let Some(passed) = passed else {
             return self.handle_gate(number, true);
         };
@@ -73,6 +74,20 @@ impl Group {
             let is_passed = passed.is_ok();
             Job::Gate { operation: number, is_passed }
         });
+    }
+
+    fn note_applied_retained(&mut self, number: u64) {
+        let Some(operation) = self.operations.get(number) else { return };
+        let Change::Subscribe(request) = &operation.change else { return };
+        let (queue, partition) = (operation.queue.clone(), operation.partition);
+        let noted = operation.applied.iter().filter_map(|applied| {
+            let SubscriptionTarget::Filter(filter) = &applied.target else { return None };
+            let before = applied.before.and_then(|before| before.in_force()).map(|(options, _)| options);
+            Some((filter.clone(), request.subscriptions.get(applied.entry)?.options, before))
+        });
+        for (filter, options, before) in noted.collect::<Vec<_>>() {
+            self.note_retained_due((partition, &queue), &filter, (options, before));
+        }
     }
 
     /// Adds or replaces one subscription; returns the route to announce for it.
@@ -101,12 +116,14 @@ impl Group {
         if key.encode().len() > KEY_BYTES_MAX {
             return self.reason(number, ReasonCode::QUOTA_EXCEEDED);
         }
+        let mut was_retained_due = false;
         let (subscription, before, route) = match &target {
             SubscriptionTarget::Filter(filter) => {
                 let before = all.and_then(|all| all.get(filter)).copied();
                 let next = following(before, (options, identifier), end.max(run.queues.head()));
                 run.queues.subscribe(slot, filter.clone(), next);
                 let route = (options.qos > QoS::AtMostOnce).then_some(filter.clone());
+                was_retained_due = run.retained_dues.contains(slot, filter);
                 (next, before, route)
             }
             SubscriptionTarget::Shared(shared) => {
@@ -116,13 +133,10 @@ impl Group {
             }
         };
         self.ledger.write(partition, &key, Some(subscription.encode()));
-        if let (SubscriptionTarget::Filter(filter), StateKey::Subscription { queue, .. }) = (&target, &key) {
-            let is_new = before.and_then(|before| before.in_force()).is_none();
-            self.note_retained_due((partition, queue), filter, (options, is_new));
-        }
         self.reason(number, granted(options.qos));
         let is_gated = route.is_some();
-        self.operations.get(number)?.applied.push(Applied { entry: index, target, before, is_gated });
+        let applied = Applied { entry: index, target, before, was_retained_due, is_gated };
+        self.operations.get(number)?.applied.push(applied);
         route.map(|filter| RouteChange::Add(Route::Durable { partition, filter }))
     }
 
@@ -145,7 +159,7 @@ impl Group {
         let (queue, partition) = (operation.queue.clone(), operation.partition);
         let mut orphans: Vec<TopicFilter> = Vec::new();
         // Of two entries with one filter the first has replaced what was there before.
-        for Applied { target, before, .. } in failed.into_iter().rev() {
+        for Applied { target, before, was_retained_due, .. } in failed.into_iter().rev() {
             let Some(run) = self.served(partition) else { return };
             let Some(slot) = run.queues.slot(&queue) else { return };
             if let SubscriptionTarget::Filter(filter) = &target
@@ -175,8 +189,12 @@ impl Group {
             {
                 orphans.push(filter.clone());
             }
-            if let (SubscriptionTarget::Filter(filter), None) = (&target, before) {
-                self.forget_retained_due((partition, &queue), std::slice::from_ref(filter));
+            if let SubscriptionTarget::Filter(filter) = &target {
+                if was_retained_due {
+                    self.set_retained_due((partition, &queue), filter);
+                } else {
+                    self.forget_retained_due((partition, &queue), std::slice::from_ref(filter));
+                }
             }
             let key = StateKey::Subscription { queue: queue.clone(), target };
             self.ledger.write(partition, &key, before.map(|before| before.encode()));
