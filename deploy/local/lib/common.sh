@@ -114,8 +114,16 @@ marked_clusters() {
 is_ours() { grep -qzxF "$MARK=$RUN" "/proc/$1/environ" 2>/dev/null; }
 
 runs() {
-  local pid
-  pid=$(cat "$RUN/pids/$1" 2>/dev/null) && [ -n "$pid" ] && is_ours "$pid"
+  local pid try
+  pid=$(cat "$RUN/pids/$1" 2>/dev/null) && [ -n "$pid" ] || return 1
+  # While a process becomes another program it has no environment for a moment.
+  for ((try = 0; try < 10; try++)); do
+    if is_ours "$pid"; then return 0; fi
+    if [ -n "$(head -c 1 "/proc/$pid/environ" 2>/dev/null | tr '\0' x)" ]; then return 1; fi
+    [ -d "/proc/$pid" ] || return 1
+    sleep 0.01
+  done
+  return 1
 }
 
 any_dead() {
