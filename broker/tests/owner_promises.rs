@@ -28,6 +28,8 @@ mod replay;
 mod retained;
 #[path = "owner/subscribe.rs"]
 mod subscribe;
+#[path = "owner/values.rs"]
+mod values;
 #[path = "owner/wills.rs"]
 mod wills;
 #[path = "owner/world.rs"]

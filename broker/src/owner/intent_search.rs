@@ -12,8 +12,8 @@ use tidemill_core::record::Record;
 use tokio::sync::Mutex;
 use tracing::error;
 
-/// Unique ids that are kept of one partition.
-const IDS_MAX: usize = 1 << 20;
+/// Unique ids that are kept of one partition: about 6 MiB.
+const IDS_MAX: usize = 1 << 18;
 
 /// The unique ids in the log, as far back as somebody asked.
 pub(super) struct IntentSearch {

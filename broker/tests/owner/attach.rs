@@ -1,7 +1,8 @@
 //! Who is let in, and what becomes of sessions.
 
 use super::parts::host;
-use super::world::{World, options, payloads, request, subscription, within};
+use super::values::{options, payloads, request, subscription};
+use super::world::{World, within};
 use std::sync::atomic::Ordering;
 use tidemill_core::attach::{AttachRequest, Detach, OwnerError, SessionLifetime, WillOutcome};
 use tidemill_core::packet::QoS;

@@ -1,7 +1,8 @@
 //! Restarts, failed commits, and changes of the owner.
 
 use super::parts::host;
-use super::world::{World, message, options, payloads, request, subscription, within};
+use super::values::{message, options, payloads, request, subscription};
+use super::world::{World, within};
 use std::sync::Arc;
 use tidemill_broker::log::memory::UnknownCommit;
 use tidemill_broker::log::state::{CommitOutcome, State, StateEntry, StateWrite};

@@ -1,6 +1,7 @@
 //! What is delivered, to whom, in which order, and what comes again.
 
-use super::world::{World, message, options, payloads, request, subscription};
+use super::values::{message, options, payloads, request, subscription};
+use super::world::World;
 use tidemill_broker::log::memory::{MemoryLog, Offsets};
 use tidemill_core::attach::{AttachRequest, Delivery};
 use tidemill_core::packet::{PublishProperties, QoS, SubscriptionOptions};

@@ -1,6 +1,7 @@
 //! QoS 2 of persistent sessions over the death of host and owner together.
 
-use super::world::{Client, World, message, options, record, request, subscription, within};
+use super::values::{message, options, request, subscription};
+use super::world::{Client, World, record, within};
 use std::sync::Arc;
 use tidemill_broker::log::Log;
 use tidemill_broker::log::state::{CommitOutcome, State, StateWrite};

@@ -1,6 +1,7 @@
 //! Deadlines of sessions, by the clock of the test.
 
-use super::world::{Client, World, payloads, request};
+use super::values::{payloads, request};
+use super::world::{Client, World};
 use std::sync::atomic::Ordering;
 
 /// When a session of [`request`] ends that is left at 0.

@@ -1,7 +1,8 @@
 //! A group that has nothing to do sleeps, and does what is due in time. The clock of these tests is stepped.
 
 use super::parts::Around;
-use super::world::{World, request};
+use super::values::request;
+use super::world::World;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! What a session has in flight goes from one connection to the next.
 
 use super::parts::host;
-use super::world::{Client, World, request, within};
+use super::values::request;
+use super::world::{Client, World, within};
 use tidemill_core::attach::{AttachRequest, SessionLifetime};
 use tidemill_core::packet::{PacketId, QoS};
 use tidemill_core::session::in_flight::{InFlight, OutgoingInFlight, SentFromQueue};

@@ -1,6 +1,7 @@
 //! What a queue may hold, what happens beyond it, and what becomes of messages that nobody acknowledges.
 
-use super::world::{Client, World, message, options, payloads, request, subscription};
+use super::values::{message, options, payloads, request, subscription};
+use super::world::{Client, World};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tidemill_broker::log::Log;

@@ -1,6 +1,7 @@
 //! Random interleavings against a model: nothing is lost, and first deliveries keep the order of the log.
 
-use super::world::{Client, World, options, payloads, request, subscription};
+use super::values::{options, payloads, request, subscription};
+use super::world::{Client, World};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use tidemill_core::attach::{AttachRequest, ConnectionEpoch};

@@ -1,6 +1,7 @@
 //! How fast queues are served behind the head, and that none of them starves the others.
 
-use super::world::{Client, World, message, payloads, request};
+use super::values::{message, payloads, request};
+use super::world::{Client, World};
 use bytestring::ByteString;
 use futures::future::join_all;
 use parking_lot::Mutex;

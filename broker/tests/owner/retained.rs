@@ -1,7 +1,8 @@
 //! Who has not got all retained messages gets them, whatever died meanwhile.
 
 use super::parts::NOTHING_RETAINED;
-use super::world::{Client, World, options, request, subscription};
+use super::values::{options, request, subscription};
+use super::world::{Client, World};
 use tidemill_core::attach::{AttachRequest, DeliveriesDone};
 use tidemill_core::packet::{QoS, RetainHandling, SubscriptionOptions};
 use tidemill_core::retained::Position;

@@ -1,6 +1,7 @@
 //! Subscriptions: answered when they hold, and what they count for.
 
-use super::world::{World, options, payloads, request, subscription};
+use super::values::{options, payloads, request, subscription};
+use super::world::World;
 use futures::FutureExt;
 use std::sync::atomic::Ordering;
 use tidemill_broker::owner::OwnerSide;
@@ -35,7 +36,7 @@ async fn a_closed_gate_keeps_the_subscription_that_was_there() {
     let reasons = world.subscribe(&client, vec![subscription("a", options(QoS::ExactlyOnce))]).await.unwrap();
     assert_eq!(reasons, [ReasonCode::UNSPECIFIED_ERROR]);
 
-    let mut twice = super::world::message("a", "m");
+    let mut twice = super::values::message("a", "m");
     twice.qos = QoS::ExactlyOnce;
     world.publish(twice).await;
     assert_eq!(world.deliveries(&client, 1).await[0].qos, QoS::AtLeastOnce);

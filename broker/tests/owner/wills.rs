@@ -1,6 +1,7 @@
 //! Wills over the death of host and owner together.
 
-use super::world::{Client, World, request};
+use super::values::request;
+use super::world::{Client, World};
 use bytes::Bytes;
 use std::sync::atomic::Ordering;
 use tidemill_broker::owner::parts::RestoredWill;

@@ -1,6 +1,7 @@
 //! One owner on one log, and what a test does with them.
 
 use super::parts::{Around, DeadLetterTopic, Hosts, Routes, host};
+use super::values::{message, options, request, subscription};
 use bytes::Bytes;
 use bytestring::ByteString;
 use std::sync::Arc;
@@ -15,17 +16,17 @@ use tidemill_broker::owner::parts::{OwnerParts, QueueRules};
 use tidemill_broker::owner::service::OwnerService;
 use tidemill_core::attach::{
     Acked, AttachGrant, AttachRequest, ConnectionEpoch, DeliveriesDone, Delivery, Detach, ExactlyOnceRequest,
-    OwnerError, QueueId, SessionLifetime, SessionNumber, StoredSubscription, SubscribeRequest,
-    SubscriptionReasons, UnsubscribeRequest, WillOutcome, WillOver,
+    OwnerError, QueueId, SessionNumber, StoredSubscription, SubscribeRequest, SubscriptionReasons,
+    UnsubscribeRequest, WillOutcome, WillOver,
 };
 use tidemill_core::member::OwnerEpoch;
 use tidemill_core::message::Message;
-use tidemill_core::packet::{PacketId, QoS, RetainHandling, SubscriptionOptions, Version};
+use tidemill_core::packet::{PacketId, QoS};
 use tidemill_core::partition::{Offset, Partition, PartitionGroup, Partitioning, QueueKind};
 use tidemill_core::queue::index::BLOCK_OFFSETS;
 use tidemill_core::record::{Origin, Record, RecordBody};
 use tidemill_core::session::in_flight::{InFlight, Intent};
-use tidemill_core::topic::{SubscriptionTarget, TopicName};
+use tidemill_core::topic::SubscriptionTarget;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -54,51 +55,6 @@ pub(crate) struct World {
 pub(crate) struct Client {
     pub(crate) id: ByteString,
     pub(crate) grant: AttachGrant,
-}
-
-pub(crate) fn request(client_id: &str) -> AttachRequest {
-    AttachRequest {
-        client_id: client_id.into(),
-        host: host(1),
-        version: Version::V5,
-        clean_start: false,
-        lifetime: SessionLifetime::Persistent { expiry_secs: 3_600 },
-        window: 100,
-        user: None,
-        will: None,
-    }
-}
-
-pub(crate) fn options(qos: QoS) -> SubscriptionOptions {
-    SubscriptionOptions {
-        qos,
-        no_local: false,
-        retain_as_published: false,
-        retain_handling: RetainHandling::DoNotSend,
-    }
-}
-
-/// `target` as a client writes it.
-pub(crate) fn subscription(target: &str, options: SubscriptionOptions) -> StoredSubscription {
-    let target = SubscriptionTarget::parse(&target.into()).unwrap();
-    StoredSubscription { target, options, identifier: None }
-}
-
-pub(crate) fn message(topic: &str, payload: &str) -> Message {
-    Message {
-        topic: TopicName::parse(topic).unwrap(),
-        payload: Bytes::copy_from_slice(payload.as_bytes()),
-        qos: QoS::AtLeastOnce,
-        retain: false,
-        properties: None,
-        publisher: "publisher".into(),
-        publish_time_ms: 0,
-    }
-}
-
-pub(crate) fn payloads(deliveries: &[Delivery]) -> Vec<String> {
-    let text = |delivery: &Delivery| String::from_utf8(delivery.record.message.payload.to_vec()).unwrap();
-    deliveries.iter().map(text).collect()
 }
 
 impl World {
